@@ -1,0 +1,146 @@
+//! Time and randomness, the only sources of either: handed in, so that a test or a simulation decides
+//! both.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+/// Tells the time.
+pub trait Clock: Send + Sync + 'static {
+    /// Wall-clock time in milliseconds since the Unix epoch. May jump.
+    fn unix_ms(&self) -> u64;
+    /// Time since some fixed moment of this process. Never goes back.
+    fn monotonic(&self) -> Duration;
+}
+
+/// The machine's clocks.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn unix_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.unwrap_or_default().as_millis() as u64
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// A clock that stands still until it is told to move.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    now: Mutex<Duration>,
+}
+
+impl ManualClock {
+    /// A clock that starts `since_epoch` after the Unix epoch.
+    pub fn new(since_epoch: Duration) -> Self {
+        Self {
+            now: Mutex::new(since_epoch),
+        }
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        *self.now.lock().expect("no panic under this lock") += by;
+    }
+}
+
+impl Clock for ManualClock {
+    fn unix_ms(&self) -> u64 {
+        self.monotonic().as_millis() as u64
+    }
+
+    fn monotonic(&self) -> Duration {
+        *self.now.lock().expect("no panic under this lock")
+    }
+}
+
+/// Pauses between attempts: each twice as long as the one before, up to a limit.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    delay: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    /// The first pause is `min` long, none is longer than `max`.
+    pub fn new(min: Duration, max: Duration) -> Self {
+        Self { delay: min, max }
+    }
+
+    /// For operations on a store or a service that is away: from 50 ms to 10 s.
+    pub fn for_outage() -> Self {
+        Self::new(Duration::from_millis(50), Duration::from_secs(10))
+    }
+
+    /// Waits for the next pause to pass.
+    pub async fn pause(&mut self) {
+        tokio::time::sleep(self.delay).await;
+        self.delay = (self.delay * 2).min(self.max);
+    }
+}
+
+/// A clock and a source of randomness. Cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    clock: Arc<dyn Clock>,
+    random: Arc<Mutex<SmallRng>>,
+}
+
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Env")
+    }
+}
+
+impl Default for Env {
+    /// The machine's clocks, and randomness seeded by the operating system.
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock::default()),
+            random: Arc::new(Mutex::new(SmallRng::from_os_rng())),
+        }
+    }
+}
+
+impl Env {
+    /// `clock`, and randomness that follows from `seed`.
+    pub fn seeded(clock: Arc<dyn Clock>, seed: u64) -> Self {
+        Self {
+            clock,
+            random: Arc::new(Mutex::new(SmallRng::seed_from_u64(seed))),
+        }
+    }
+
+    /// Wall-clock time in milliseconds since the Unix epoch.
+    pub fn unix_ms(&self) -> u64 {
+        self.clock.unix_ms()
+    }
+
+    /// Time since some fixed moment of this process.
+    pub fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// 128 random bits.
+    pub fn random(&self) -> u128 {
+        let mut random = self.random.lock().expect("no panic under this lock");
+        random.random()
+    }
+}

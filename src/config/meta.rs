@@ -1,0 +1,76 @@
+//! What a meta service can be told.
+
+use serde::Deserialize;
+
+use super::{Faults, Millis, load};
+use crate::error::Result;
+
+/// Configuration of a meta service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetaConfig {
+    /// Where to listen for engines, nodes and the operator. Port 0 picks a free one.
+    /// Default: `"127.0.0.1:7400"`.
+    pub listen: String,
+    /// Root whose `meta/` folder keeps the plan log, as a store URL. `memory:///` keeps it in memory: a
+    /// restart then forgets queued tasks until their engines submit them again. Default: `memory:///`.
+    pub plan_log: String,
+    /// How long a node may be silent about a task, or about itself, before it is taken for lost.
+    /// Default: `"10s"`.
+    pub lease: Millis,
+    /// How long a task's progress may stand still, while its node goes on reporting it, before the task
+    /// is taken away. Default: `"2m"`.
+    pub stall_timeout: Millis,
+    /// Attempts at a task before it is reported failed to its engine. Default: 4.
+    pub task_attempts_max: u32,
+    /// Tasks that may be queued or running; further jobs are refused until there is room.
+    /// Default: 100000.
+    pub queue_tasks_max: usize,
+}
+
+impl Default for MetaConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:7400".into(),
+            plan_log: "memory:///".into(),
+            lease: Millis::secs(10),
+            stall_timeout: Millis::secs(120),
+            task_attempts_max: 4,
+            queue_tasks_max: 100_000,
+        }
+    }
+}
+
+impl MetaConfig {
+    /// Reads TOML `text`, overlaid by the process's `SILTSTONE_META_…` environment variables, and validates it.
+    ///
+    /// # Errors
+    /// `Invalid`, naming origin and key.
+    pub fn from_toml(origin: &str, text: &str) -> Result<Self> {
+        let config: Self = load::parse(origin, text, load::META_ENV_PREFIX, std::env::vars())?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// `Invalid`, listing every fault.
+    pub fn validate(&self) -> Result<()> {
+        let mut faults = Faults::default();
+        faults.check(self.lease.0 >= 100, || {
+            format!("lease {} is shorter than 100ms", self.lease)
+        });
+        faults.check(self.stall_timeout >= self.lease, || {
+            format!(
+                "stall_timeout {} is shorter than lease {}",
+                self.stall_timeout, self.lease
+            )
+        });
+        faults.check(self.task_attempts_max > 0, || {
+            "task_attempts_max is 0".into()
+        });
+        faults.check(self.queue_tasks_max > 0, || "queue_tasks_max is 0".into());
+        faults.into_result()
+    }
+}

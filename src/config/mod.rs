@@ -1,0 +1,19 @@
+//! Configuration: TOML, overlaid by `SILTSTONE_…` environment variables. Unknown keys are refused, and
+//! `validate` reports every fault at once. `docs` of each field are the reference that the README links.
+
+mod engine;
+mod load;
+mod meta;
+mod node;
+mod units;
+
+pub use engine::{
+    CompactionConfig, CompactionMode, EngineConfig, Fallback, GcConfig, MemoryConfig, RemoteConfig,
+    WalConfig, WalMode,
+};
+pub use load::{ENV_PREFIX, META_ENV_PREFIX, NODE_ENV_PREFIX};
+pub use meta::MetaConfig;
+pub use node::NodeConfig;
+pub use units::{Bytes, Millis};
+
+pub(crate) use load::Faults;

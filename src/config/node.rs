@@ -1,0 +1,69 @@
+//! What a compaction node can be told.
+
+use serde::Deserialize;
+
+use super::{Bytes, Faults, Millis, load};
+use crate::error::Result;
+
+/// Configuration of a compaction node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Addresses of meta services, tried in order. All must share one plan log, and only one of them serves
+    /// at a time: metas with logs of their own split the fleet. Default: `["http://127.0.0.1:7400"]`.
+    pub meta: Vec<String>,
+    /// The node's name, unique in the fleet. Default: `<host name>-<process id>`.
+    pub id: Option<String>,
+    /// Tasks to run at once. Default: the number of cores.
+    pub slots: usize,
+    /// Memory for the tasks together, as operators are shown it. Nothing is held to it: `slots` alone
+    /// decides how much runs. Default: `"1GiB"`.
+    pub memory: Bytes,
+    /// Store URLs under which the node works; a task elsewhere is refused. A local directory must be
+    /// there: a node creates no roots. Default: empty, for anywhere.
+    pub roots: Vec<String>,
+    /// On SIGTERM, how long running tasks may take to finish. Default: `"30s"`.
+    pub drain_timeout: Millis,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            meta: vec!["http://127.0.0.1:7400".into()],
+            id: None,
+            slots: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: Bytes::mib(1024),
+            roots: Vec::new(),
+            drain_timeout: Millis::secs(30),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Reads TOML `text`, overlaid by the process's `SILTSTONE_NODE_…` environment variables, and validates it.
+    ///
+    /// # Errors
+    /// `Invalid`, naming origin and key.
+    pub fn from_toml(origin: &str, text: &str) -> Result<Self> {
+        let config: Self = load::parse(origin, text, load::NODE_ENV_PREFIX, std::env::vars())?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// `Invalid`, listing every fault.
+    pub fn validate(&self) -> Result<()> {
+        let mut faults = Faults::default();
+        faults.check(!self.meta.is_empty(), || "meta has no address".into());
+        faults.check(self.slots > 0, || "slots is 0".into());
+        faults.check(self.memory >= Bytes::mib(64), || {
+            format!("memory {} is less than 64 MiB", self.memory)
+        });
+        faults.check(self.id.as_ref().is_none_or(|id| !id.is_empty()), || {
+            "id is empty".into()
+        });
+        faults.into_result()
+    }
+}

@@ -1,0 +1,39 @@
+//! The generated code of `proto/`, and the conversions of the shared vocabulary. Nothing outside the
+//! codecs (`manifest::codec`, `compaction::codec`, `meta::codec`) and `rpc` sees generated types.
+
+#[expect(
+    clippy::all,
+    reason = "generated code; the .proto files carry the documentation"
+)]
+mod generated {
+    tonic::include_proto!("siltstone.v1");
+}
+mod errors;
+mod types;
+
+pub(crate) use generated::*;
+pub(crate) use types::{convert_required, level, stored_id};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::error::{Error, Result};
+
+/// `message` as bytes.
+pub(crate) fn encode(message: &impl Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+/// The message in `bytes`; `what` names them in the error.
+///
+/// # Errors
+/// `Corrupt`, naming `what`.
+pub(crate) fn decode<M: Message + Default>(bytes: Bytes, what: &str) -> Result<M> {
+    M::decode(bytes)
+        .map_err(|error| Error::corrupt(format!("{what} does not decode")).with_source(error))
+}
+
+/// A field that must be there.
+pub(crate) fn required<T>(field: Option<T>, name: &str) -> Result<T> {
+    field.ok_or_else(|| Error::corrupt(format!("field {name} is missing")))
+}

@@ -1,0 +1,257 @@
+//! A newtype for every id, each with the one text form that object names, logs and the wire share.
+
+use std::{fmt, str::FromStr};
+
+use ulid::Ulid;
+
+use crate::error::{Error, Result};
+
+macro_rules! ulid_id {
+    ($($(#[$doc:meta])* $name:ident, $what:literal;)*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Ulid);
+
+        impl $name {
+            /// The id whose upper 48 bits are `unix_ms` and whose lower 80 bits are `random`.
+            pub fn from_parts(unix_ms: u64, random: u128) -> Self {
+                Self(Ulid::from_parts(unix_ms, random))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Ulid::from_string(text)
+                    .map(Self)
+                    .map_err(|_| Error::invalid(format!("{:?} is not a {}", text, $what)))
+            }
+        })*
+    };
+}
+
+ulid_id! {
+    /// Names a table for good; a table dropped and created again has another id.
+    TableId, "table id";
+    /// Names a compaction job: a plan that was recorded in a manifest.
+    JobId, "job id";
+}
+
+macro_rules! number_id {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        })*
+    };
+}
+
+number_id! {
+    /// Sequence number of a batch: one a batch, growing within a table. It orders the versions of a
+    /// key. 0 is before every batch.
+    Seq;
+    /// Fences engines and leaders: of two writers of one log, the one with the lower epoch is out.
+    Epoch;
+    /// Orders the attempts at a task. Unique over all attempts at all tasks of a root, so that no two
+    /// attempts can name the same output.
+    Token;
+}
+
+impl Token {
+    const LOCAL: u64 = 1 << 63;
+
+    /// The token that follows `last`, for an attempt handed out by the meta service at `unix_ms`.
+    /// Led by the time, so that a meta service which lost its log does not repeat itself.
+    pub fn next_remote(last: Token, unix_ms: u64) -> Token {
+        Token((last.0 + 1).max(unix_ms << 20) & !Self::LOCAL)
+    }
+
+    /// The token of an attempt inside the engine; never equal to a remote one.
+    pub fn next_local(last: Token, unix_ms: u64) -> Token {
+        Token((last.0 & !Self::LOCAL).max(unix_ms << 20).wrapping_add(1) | Self::LOCAL)
+    }
+}
+
+macro_rules! text_id {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub String);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.to_owned())
+            }
+        })*
+    };
+}
+
+text_id! {
+    /// A database in the eyes of the meta service: the engine that submits jobs.
+    OwnerId;
+    /// A compaction node in the eyes of the meta service.
+    NodeId;
+}
+
+/// One key range of a job: the unit of dispatch, lease and retry. Text form `<job>-<index>`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId {
+    /// The job it is part of.
+    pub job: JobId,
+    /// Position in the job's list of tasks, from 0.
+    pub index: u32,
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.job, self.index)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || Error::invalid(format!("{text:?} is not a task id"));
+        let (job, index) = text.split_once('-').ok_or_else(bad)?;
+        Ok(Self {
+            job: job.parse().map_err(|_| bad())?,
+            index: index.parse().map_err(|_| bad())?,
+        })
+    }
+}
+
+/// Names an SST; also its object's name without the extension.
+///
+/// A compacted SST carries the attempt that wrote it, so that two attempts never write the same
+/// object and an orphan can be told by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SstId {
+    /// Written by a flush: `<ulid>`.
+    Flushed(Ulid),
+    /// Written by a compaction: `<job>-<task>-<token>-<part>`.
+    Compacted {
+        /// The task that wrote it.
+        task: TaskId,
+        /// The attempt at that task.
+        token: Token,
+        /// Position among the attempt's outputs, from 0.
+        part: u32,
+    },
+}
+
+impl SstId {
+    /// The id of a flushed SST.
+    pub fn flushed(unix_ms: u64, random: u128) -> Self {
+        Self::Flushed(Ulid::from_parts(unix_ms, random))
+    }
+}
+
+impl fmt::Display for SstId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flushed(ulid) => ulid.fmt(f),
+            Self::Compacted { task, token, part } => write!(f, "{task}-{token}-{part}"),
+        }
+    }
+}
+
+impl fmt::Debug for SstId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for SstId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || Error::invalid(format!("{text:?} is not an sst id"));
+        let fields: Vec<&str> = text.split('-').collect();
+        match fields[..] {
+            [ulid] => Ulid::from_string(ulid)
+                .map(Self::Flushed)
+                .map_err(|_| bad()),
+            [job, task, token, part] => Ok(Self::Compacted {
+                task: TaskId {
+                    job: job.parse().map_err(|_| bad())?,
+                    index: task.parse().map_err(|_| bad())?,
+                },
+                token: Token(token.parse().map_err(|_| bad())?),
+                part: part.parse().map_err(|_| bad())?,
+            }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sst_ids_survive_their_text_form() {
+        let task = TaskId {
+            job: JobId::from_parts(1_700_000_000_000, 42),
+            index: 3,
+        };
+        for id in [
+            SstId::flushed(1_700_000_000_000, 7),
+            SstId::Compacted {
+                task,
+                token: Token(99),
+                part: 2,
+            },
+        ] {
+            assert_eq!(id.to_string().parse::<SstId>().unwrap(), id);
+        }
+        assert_eq!(task.to_string().parse::<TaskId>().unwrap(), task);
+        for bad in ["", "x", "01-2", "a-b-c-d", "1-2-3-4-5"] {
+            assert!(bad.parse::<SstId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_grow_and_sides_never_meet() {
+        let mut remote = Token(0);
+        let mut local = Token(0);
+        for now in [5, 5, 4, 9] {
+            let (r, l) = (
+                Token::next_remote(remote, now),
+                Token::next_local(local, now),
+            );
+            assert!(r > remote && l > local && r < l);
+            (remote, local) = (r, l);
+        }
+    }
+}
