@@ -41,7 +41,10 @@
 pub mod clock;
 pub mod config;
 pub mod error;
+#[cfg(test)]
+mod golden;
 mod proto;
+pub mod store;
 pub mod types;
 
 pub use config::EngineConfig;

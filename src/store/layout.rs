@@ -1,0 +1,85 @@
+//! The name of every object under a root, built and parsed here and nowhere else.
+//!
+//! ```text
+//! catalog/00000000000000000007.log              tables that exist (numbered log)
+//! tables/<table>/manifest/00000000000000000042.log
+//! tables/<table>/sst/<sst>.parquet
+//! tables/<table>/results/<job>/<task index>     the first valid result is the result
+//! meta/00000000000000000003.log                 the meta service's plan log
+//! ```
+
+use crate::types::{JobId, SstId, TableId, TaskId};
+
+/// Folder of the catalog's log.
+pub const CATALOG: &str = "catalog";
+/// Folder of the tables.
+pub const TABLES: &str = "tables";
+/// Folder of the plan log.
+pub const META: &str = "meta";
+
+/// Whether a root may hold `name` at its top.
+pub fn is_known_top(name: &str) -> bool {
+    matches!(name, CATALOG | META | TABLES | "wal" | "probe")
+}
+
+/// Folder with everything of one table.
+pub fn table(table: TableId) -> String {
+    format!("tables/{table}")
+}
+
+/// Folder of a table's manifest log.
+pub fn manifest(table: TableId) -> String {
+    format!("tables/{table}/manifest")
+}
+
+/// Folder of a table's SSTs.
+pub fn ssts(table: TableId) -> String {
+    format!("tables/{table}/sst")
+}
+
+/// Name of an SST's object.
+pub fn sst(table: TableId, sst: SstId) -> String {
+    format!("tables/{table}/sst/{sst}.parquet")
+}
+
+/// The SST that an object's name names.
+pub fn parse_sst(name: &str) -> Option<SstId> {
+    let stem = name.rsplit('/').next()?.strip_suffix(".parquet")?;
+    stem.parse().ok()
+}
+
+/// Folder of the results of a job's tasks.
+pub fn results(table: TableId, job: JobId) -> String {
+    format!("tables/{table}/results/{job}")
+}
+
+/// Name of a task's result.
+pub fn result(table: TableId, task: TaskId) -> String {
+    format!("tables/{table}/results/{}/{}", task.job, task.index)
+}
+
+/// Name of record `number` of the log in folder `log`.
+pub fn log_record(log: &str, number: u64) -> String {
+    format!("{log}/{number:020}.log")
+}
+
+/// The record that an object's name numbers.
+pub fn parse_log_record(name: &str) -> Option<u64> {
+    let stem = name.rsplit('/').next()?.strip_suffix(".log")?;
+    (stem.len() == 20).then(|| stem.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        let table = TableId::from_parts(1, 2);
+        let id = SstId::flushed(3, 4);
+        assert_eq!(parse_sst(&sst(table, id)), Some(id));
+        assert_eq!(parse_log_record(&log_record(CATALOG, 7)), Some(7));
+        assert_eq!(parse_log_record("catalog/7.log"), None);
+        assert_eq!(parse_sst("tables/x/sst/junk.parquet"), None);
+    }
+}
