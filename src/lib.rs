@@ -43,9 +43,11 @@ pub mod config;
 pub mod error;
 #[cfg(test)]
 mod golden;
+pub mod memtable;
 mod proto;
 pub mod store;
 pub mod types;
+pub mod wal;
 
 pub use config::EngineConfig;
 pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,93 @@
+//! What a memtable held at one moment: for reads, and for the flush.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use arrow::array::RecordBatch;
+
+use super::chunk::{Chunk, gather, order_of};
+use crate::{
+    error::{Error, Result},
+    types::{KeyRange, TableSchema, Window},
+};
+
+/// The rows of a memtable at one moment. Immutable, and cheap to clone but for the list of chunks.
+#[derive(Clone, Debug)]
+pub struct MemtableView {
+    schema: TableSchema,
+    chunks: Vec<Arc<Chunk>>,
+}
+
+impl MemtableView {
+    pub(super) fn new(schema: TableSchema, chunks: Vec<Arc<Chunk>>) -> Self {
+        Self { schema, chunks }
+    }
+
+    /// Sources for a k-way merge: batches with the stored columns, each sorted by key, then by seq,
+    /// newest first, and cut to `keys`. Of rows equal in key and seq, the one of the earlier source was
+    /// inserted first. None is empty. Copies nothing.
+    pub fn sources(&self, keys: &KeyRange) -> Vec<RecordBatch> {
+        let chunks = self.chunks.iter();
+        chunks
+            .filter_map(|chunk| {
+                let rows = chunk.rows_in(keys);
+                (!rows.is_empty()).then(|| chunk.batch().slice(rows.start, rows.len()))
+            })
+            .collect()
+    }
+
+    /// All rows, for a flush: by window, ascending, each with its rows in one order in batches of at
+    /// most `batch_rows` rows. A table without windows has everything in window 0. Copies all rows.
+    ///
+    /// # Errors
+    /// `Invalid` when `batch_rows` is 0; `TooLarge` when a single row does not fit into a batch.
+    pub fn by_window(&self, batch_rows: usize) -> Result<Vec<(Window, Vec<RecordBatch>)>> {
+        if batch_rows == 0 {
+            return Err(Error::invalid("a batch of 0 rows cannot hold any"));
+        }
+        let mut windows = BTreeMap::<Window, Vec<(usize, usize)>>::new();
+        let window_of = self.windows()?;
+        for (chunk, row) in order_of(&self.chunks) {
+            windows
+                .entry(window_of[chunk].at(row))
+                .or_default()
+                .push((chunk, row));
+        }
+        windows
+            .into_iter()
+            .map(|(window, order)| Ok((window, gather(&self.chunks, &order, batch_rows)?)))
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn chunks(&self) -> &[Arc<Chunk>] {
+        &self.chunks
+    }
+
+    /// The windows of each chunk's rows.
+    fn windows(&self) -> Result<Vec<Windows>> {
+        let windows = |chunk: &Arc<Chunk>| {
+            let (Some(width), Some(time)) = (self.schema.window_width(), self.schema.time()) else {
+                return Ok(Windows::All(Window(0)));
+            };
+            let times = TableSchema::times(chunk.batch(), time)?;
+            let windows = times.values().iter().map(|&time| width.window_of(time));
+            Ok(Windows::Each(windows.collect()))
+        };
+        self.chunks.iter().map(windows).collect()
+    }
+}
+
+/// The windows of a chunk's rows.
+enum Windows {
+    All(Window),
+    Each(Vec<Window>),
+}
+
+impl Windows {
+    fn at(&self, row: usize) -> Window {
+        match self {
+            Self::All(window) => *window,
+            Self::Each(windows) => windows[row],
+        }
+    }
+}
