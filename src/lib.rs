@@ -44,7 +44,9 @@ pub mod error;
 #[cfg(test)]
 mod golden;
 pub mod memtable;
+pub mod merge;
 mod proto;
+pub mod sst;
 pub mod store;
 pub mod types;
 pub mod wal;

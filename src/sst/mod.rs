@@ -1,0 +1,44 @@
+//! SSTs: immutable, sorted Parquet objects that any Parquet tool can read. Nothing outside this module
+//! sees `parquet`.
+//!
+//! An SST holds the *stored* columns of a table (its own, then `__seq` and `__op`), sorted by key
+//! ascending and seq descending, all in one window:
+//! ```text
+//! "PAR1"
+//! row group 0     one column chunk after the other, each with its CRC-32 in the footer
+//! row group 1     …
+//! key filter      drawn in `filter`
+//! page index      column index, offset index
+//! footer          Parquet metadata; its key-values are drawn in `footer`
+//! length, "PAR1"
+//! ```
+//!
+//! [`SstWriter`] encodes one SST into an [`SstSink`]; [`write_run`] turns sorted batches into uploaded SSTs
+//! of about equal size. [`SstReader`] opens one, and gives [`SstSource`]s: iterators for a merge.
+//!
+//! # Damage
+//! The footer and every column chunk are covered by checksums that are verified before anything is
+//! parsed. Should the Parquet decoder panic all the same, the panic is caught and becomes `Corrupt`,
+//! naming the object.
+
+mod bounds;
+mod chunks;
+mod encoding;
+mod filter;
+mod footer;
+mod reader;
+mod run;
+mod schema;
+mod source;
+mod storable;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use filter::KeyFilter;
+pub use reader::{ReadStats, RowGroupBound, SstReader};
+pub use run::{RunHooks, SstUpload, write_run};
+pub use schema::projected;
+pub use source::{ReadRequest, SstSource};
+pub use storable::check_storable;
+pub use writer::{SstOptions, SstSink, SstSpec, SstWriter};
