@@ -41,8 +41,10 @@
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod gc;
 #[cfg(test)]
 mod golden;
+pub mod manifest;
 pub mod memtable;
 pub mod merge;
 mod proto;

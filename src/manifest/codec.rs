@@ -1,0 +1,198 @@
+//! Bodies of manifest and catalog records, as protobuf (`manifest.proto`).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    Version,
+    edit::{Edit, JobRecord, SstRef},
+};
+use crate::{
+    error::Result,
+    proto::{self as pb, convert_required, level, required, stored_id},
+    types::{JobId, Seq, SstId, SstMeta, TableId, TableSchema, Window},
+};
+
+pub(super) fn encode_edit(edit: &Edit) -> Bytes {
+    pb::encode(&pb::ManifestEdit {
+        schema: edit.schema.as_ref().map(Into::into),
+        added: edit.added.iter().map(|sst| sst.as_ref().into()).collect(),
+        removed: edit
+            .removed
+            .iter()
+            .map(|sst| pb::SstRef {
+                window: sst.window.0,
+                sst: sst.id.to_string(),
+            })
+            .collect(),
+        flushed_seq: edit.flushed_seq.map(|seq| seq.0),
+        jobs_started: edit.jobs_started.iter().map(Into::into).collect(),
+        jobs_ended: edit.jobs_ended.iter().map(JobId::to_string).collect(),
+        at_ms: edit.at_ms,
+        deleted: edit.deleted.iter().map(SstId::to_string).collect(),
+    })
+}
+
+pub(super) fn decode_edit(body: Bytes) -> Result<Edit> {
+    let edit: pb::ManifestEdit = pb::decode(body, "manifest edit")?;
+    Ok(Edit {
+        schema: edit.schema.map(TableSchema::try_from).transpose()?,
+        added: ssts(edit.added)?,
+        removed: edit
+            .removed
+            .into_iter()
+            .map(|sst| {
+                Ok(SstRef {
+                    window: Window(sst.window),
+                    id: stored_id(&sst.sst)?,
+                })
+            })
+            .collect::<Result<_>>()?,
+        flushed_seq: edit.flushed_seq.map(Seq),
+        jobs_started: edit
+            .jobs_started
+            .into_iter()
+            .map(JobRecord::try_from)
+            .collect::<Result<_>>()?,
+        jobs_ended: ids(&edit.jobs_ended)?,
+        at_ms: edit.at_ms,
+        deleted: ids(&edit.deleted)?,
+    })
+}
+
+pub(super) fn encode_version(version: &Version) -> Bytes {
+    pb::encode(&pb::ManifestSnapshot {
+        schema: Some((&version.schema).into()),
+        ssts: version.ssts().map(|sst| sst.as_ref().into()).collect(),
+        flushed_seq: version.flushed_seq.0,
+        jobs: version
+            .jobs
+            .values()
+            .map(|job| job.as_ref().into())
+            .collect(),
+        obsolete: version
+            .obsolete
+            .iter()
+            .map(|(sst, &since_ms)| pb::Obsolete {
+                sst: sst.to_string(),
+                since_ms,
+            })
+            .collect(),
+    })
+}
+
+pub(super) fn decode_version(body: Bytes) -> Result<Version> {
+    let snapshot: pb::ManifestSnapshot = pb::decode(body, "manifest snapshot")?;
+    let schema = convert_required(snapshot.schema, "schema")?;
+    let edit = Edit {
+        added: ssts(snapshot.ssts)?,
+        flushed_seq: Some(Seq(snapshot.flushed_seq)),
+        jobs_started: snapshot
+            .jobs
+            .into_iter()
+            .map(JobRecord::try_from)
+            .collect::<Result<_>>()?,
+        ..Edit::default()
+    };
+    let mut version = Version::new(schema).apply(&edit)?;
+    for obsolete in snapshot.obsolete {
+        version
+            .obsolete
+            .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
+    }
+    Ok(version)
+}
+
+/// Tables by name, as the catalog keeps them.
+pub(super) type Tables = BTreeMap<String, TableId>;
+
+/// A change to the catalog.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CatalogEdit {
+    pub(super) created: Vec<(String, TableId)>,
+    pub(super) dropped: Vec<TableId>,
+}
+
+pub(super) fn encode_catalog_edit(edit: &CatalogEdit) -> Bytes {
+    let created = edit.created.iter();
+    pb::encode(&pb::CatalogEdit {
+        created: created.map(|(name, id)| catalog_table(name, *id)).collect(),
+        dropped: edit.dropped.iter().map(TableId::to_string).collect(),
+    })
+}
+
+pub(super) fn decode_catalog_edit(body: Bytes) -> Result<CatalogEdit> {
+    let edit: pb::CatalogEdit = pb::decode(body, "catalog edit")?;
+    let created = edit.created.into_iter();
+    Ok(CatalogEdit {
+        created: created
+            .map(|table| Ok((table.name, stored_id(&table.id)?)))
+            .collect::<Result<_>>()?,
+        dropped: ids(&edit.dropped)?,
+    })
+}
+
+pub(super) fn encode_tables(tables: &Tables) -> Bytes {
+    let tables = tables.iter();
+    pb::encode(&pb::CatalogSnapshot {
+        tables: tables.map(|(name, id)| catalog_table(name, *id)).collect(),
+    })
+}
+
+pub(super) fn decode_tables(body: Bytes) -> Result<Tables> {
+    let snapshot: pb::CatalogSnapshot = pb::decode(body, "catalog snapshot")?;
+    let tables = snapshot.tables.into_iter();
+    tables
+        .map(|table| Ok((table.name, stored_id(&table.id)?)))
+        .collect()
+}
+
+fn catalog_table(name: &str, id: TableId) -> pb::CatalogTable {
+    pb::CatalogTable {
+        id: id.to_string(),
+        name: name.to_owned(),
+    }
+}
+
+impl From<&JobRecord> for pb::JobRecord {
+    fn from(job: &JobRecord) -> Self {
+        Self {
+            id: job.id.to_string(),
+            inputs: job.inputs.iter().map(SstId::to_string).collect(),
+            window: job.window.0,
+            level_target: job.level_target.into(),
+            retention: Some((&job.retention).into()),
+            sst_bytes_target: job.sst_bytes_target,
+            tasks: job.tasks.iter().map(Into::into).collect(),
+            created_ms: job.created_ms,
+        }
+    }
+}
+
+impl TryFrom<pb::JobRecord> for JobRecord {
+    type Error = crate::error::Error;
+
+    fn try_from(job: pb::JobRecord) -> Result<Self> {
+        Ok(Self {
+            id: stored_id(&job.id)?,
+            inputs: ids(&job.inputs)?,
+            window: Window(job.window),
+            level_target: level(job.level_target)?,
+            retention: required(job.retention, "retention")?.into(),
+            sst_bytes_target: job.sst_bytes_target,
+            tasks: job.tasks.into_iter().map(Into::into).collect(),
+            created_ms: job.created_ms,
+        })
+    }
+}
+
+fn ssts(ssts: Vec<pb::SstMeta>) -> Result<Vec<Arc<SstMeta>>> {
+    ssts.into_iter()
+        .map(|sst| SstMeta::try_from(sst).map(Arc::new))
+        .collect()
+}
+
+fn ids<T: std::str::FromStr<Err = crate::error::Error>>(texts: &[String]) -> Result<Vec<T>> {
+    texts.iter().map(|text| stored_id(text)).collect()
+}

@@ -1,0 +1,19 @@
+//! The manifest: which SSTs a table consists of, and which compaction jobs are under way.
+//!
+//! A [`Version`] is the immutable answer at one moment; an [`Edit`] is a change to it; a [`Manifest`]
+//! is the one door through which edits become durable, a numbered log under an epoch. The [`Catalog`]
+//! is the same for the list of tables. [`invariants`] holds what every version must satisfy.
+
+mod catalog;
+mod codec;
+mod commit;
+mod edit;
+pub mod invariants;
+#[cfg(test)]
+mod tests;
+mod version;
+
+pub use catalog::Catalog;
+pub use commit::Manifest;
+pub use edit::{Edit, JobRecord, SstRef};
+pub use version::{Version, WindowVersion};
