@@ -39,6 +39,7 @@
 #![warn(missing_docs)]
 
 pub mod clock;
+pub mod compaction;
 pub mod config;
 pub mod error;
 pub mod gc;

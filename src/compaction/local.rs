@@ -1,0 +1,173 @@
+//! Runs jobs inside the engine's process, one task after another.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Progress,
+    TaskOutcome, execute, results,
+};
+use crate::{
+    clock::{Backoff, Env},
+    config::CompactionConfig,
+    error::{Error, ErrorKind, Result},
+    store::Store,
+    types::{NodeId, Token},
+};
+
+/// The name under which the engine itself appears among nodes.
+pub const LOCAL_NODE: &str = "local";
+
+/// Runs jobs in this process; merging happens on blocking threads.
+#[derive(Debug)]
+pub struct LocalCompactor {
+    store: Store,
+    env: Env,
+    jobs_max: usize,
+    task_attempts_max: u32,
+    /// Jobs that were given to it and have not ended.
+    given: AtomicUsize,
+    /// Jobs that may run: one more than it has capacity for waits here.
+    running: Semaphore,
+    last_token: Mutex<Token>,
+}
+
+impl LocalCompactor {
+    /// A compactor for jobs whose objects are in `store`.
+    pub fn new(store: Store, config: &CompactionConfig, env: Env) -> Self {
+        Self {
+            store,
+            env,
+            jobs_max: config.local_jobs_max,
+            task_attempts_max: config.task_attempts_max,
+            given: AtomicUsize::new(0),
+            running: Semaphore::new(config.local_jobs_max),
+            last_token: Mutex::default(),
+        }
+    }
+
+    async fn run_job(
+        &self,
+        job: &Arc<CompactionJob>,
+        cancel: &CancellationToken,
+    ) -> Result<CompactionOutcome> {
+        let running = self.running.acquire().await;
+        let _running = running.map_err(|_| Error::closed("compaction was stopped"))?;
+        let mut outcome = CompactionOutcome::default();
+        for (index, finished) in self.finished_tasks(job).await?.into_iter().enumerate() {
+            let task = match finished {
+                Some(task) => task,
+                None => self.run_task(job, index as u32, cancel).await?,
+            };
+            outcome.tasks.push(task);
+        }
+        Ok(outcome)
+    }
+
+    async fn finished_tasks(&self, job: &CompactionJob) -> Result<Vec<Option<TaskOutcome>>> {
+        let mut backoff = Backoff::for_outage();
+        loop {
+            match results::read_results(&self.store, job).await {
+                Err(error) if error.is_unavailable() => {
+                    tracing::warn!(job = %job.id, %error, "compaction waits for the store");
+                }
+                finished => return finished,
+            }
+            backoff.pause().await;
+        }
+    }
+
+    async fn run_task(
+        &self,
+        job: &Arc<CompactionJob>,
+        index: u32,
+        cancel: &CancellationToken,
+    ) -> Result<TaskOutcome> {
+        let mut failures = 0;
+        let mut backoff = Backoff::for_outage();
+        loop {
+            let attempt = Attempt {
+                token: self.next_token(),
+                node: NodeId::from(LOCAL_NODE),
+                progress: Arc::new(Progress::default()),
+                cancel: cancel.child_token(),
+            };
+            // A panic ends the attempt, not the engine.
+            let run = AssertUnwindSafe(execute(job, index, attempt, &self.store, &self.env))
+                .catch_unwind();
+            let error = match run.await {
+                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Err(error)) => error,
+                Err(_) => Error::internal(format!("task {} panicked", job.task_id(index))),
+            };
+            match error.kind() {
+                ErrorKind::Unavailable => {}
+                ErrorKind::Internal if failures + 1 < self.task_attempts_max => failures += 1,
+                _ => return Err(error),
+            }
+            tracing::warn!(task = %job.task_id(index), %error, "compaction task will be tried again");
+            backoff.pause().await;
+        }
+    }
+
+    fn next_token(&self) -> Token {
+        let mut last = self.last_token.lock().expect("no panic under this lock");
+        *last = Token::next_local(*last, self.env.unix_ms());
+        *last
+    }
+}
+
+#[async_trait]
+impl Compactor for LocalCompactor {
+    async fn compact(
+        &self,
+        job: Arc<CompactionJob>,
+        context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        let _given = Given::new(&self.given);
+        // Threads still merging when this future is dropped stop at their next batch.
+        let cancel = context.cancel.child_token();
+        let _stop = cancel.clone().drop_guard();
+        tokio::select! {
+            () = context.cancel.cancelled() => Err(Error::closed("compaction was cancelled")),
+            outcome = self.run_job(&job, &cancel) => outcome,
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        let given = self.given.load(Ordering::Relaxed);
+        Capacity {
+            jobs: self.jobs_max.saturating_sub(given),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        "local"
+    }
+}
+
+/// Counts a job as given while it lives.
+struct Given<'a>(&'a AtomicUsize);
+
+impl<'a> Given<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,88 @@
+//! Compaction: what to merge, who merges it, and the proof that nothing was lost.
+//!
+//! A **plan** says what to merge (pure data). Recorded in the manifest under an id it is a **job**: the
+//! unit of commit. A job has **tasks**, one a key range: the unit of dispatch, lease and retry. A task
+//! yields an **outcome**, kept as an object: the first valid one is final, whoever wrote it.
+//!
+//! `planner` chooses plans, `split` cuts them into tasks, `claims` reserves their inputs, `scheduler`
+//! records jobs, hands them to a [`Compactor`] and commits what `proof` accepts. [`execute()`] runs one
+//! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]).
+
+mod claims;
+mod codec;
+pub mod execute;
+mod job;
+mod local;
+mod outcome;
+mod plan;
+pub mod planner;
+pub mod proof;
+pub mod remote;
+pub mod results;
+mod scheduler;
+pub mod split;
+mod stats;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+pub use claims::{Claim, Claims};
+pub use execute::{Attempt, Progress, execute};
+pub use job::CompactionJob;
+pub use local::{LOCAL_NODE, LocalCompactor};
+pub use outcome::{CompactionOutcome, TaskOutcome};
+pub use plan::{Plan, PlanReason};
+pub use remote::RemoteCompactor;
+pub use scheduler::Scheduler;
+pub use stats::{CompactionStats, NodeStats};
+
+use crate::error::Result;
+pub use crate::types::RowSum;
+
+/// What a running job is given besides itself.
+#[derive(Clone, Debug, Default)]
+pub struct CompactionContext {
+    /// Stops the job; finished tasks stay finished.
+    pub cancel: CancellationToken,
+}
+
+/// How many more jobs a compactor can take now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Jobs.
+    pub jobs: usize,
+}
+
+/// Runs compaction jobs: in this process, or on compaction nodes.
+#[async_trait]
+pub trait Compactor: Send + Sync + 'static {
+    /// Runs every task of `job`, resuming those whose result object exists. Cancel-safe: when the future
+    /// is dropped, running tasks end and finished ones stay finished.
+    ///
+    /// # Errors
+    /// By kind: `Closed` after a cancel; `Corrupt` names the damaged input; `TooLarge`; `Invalid` when
+    /// nobody can run it; `Internal` when a task failed too often. `Unavailable` is waited out inside.
+    async fn compact(
+        &self,
+        job: Arc<CompactionJob>,
+        context: CompactionContext,
+    ) -> Result<CompactionOutcome>;
+
+    /// How many more jobs it can take now: the scheduler plans no more than that.
+    fn capacity(&self) -> Capacity;
+
+    /// `"local"` or `"remote"`, for logs and stats.
+    fn kind(&self) -> &'static str;
+
+    /// Why its jobs wait, when they do for something outside of it.
+    fn waiting(&self) -> Option<String> {
+        None
+    }
+
+    /// Jobs that it had to hand to another compactor, by reason.
+    fn fallbacks(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+}

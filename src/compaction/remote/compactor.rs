@@ -1,0 +1,494 @@
+//! The engine's end of remote compaction: has a job's tasks run by nodes, through the meta service.
+//!
+//! 1. List the job's results: a task whose result object exists is done, whoever wrote it.
+//! 2. Submit the rest, and watch. When meta does not know the job (it lost its plan), begin again.
+//! 3. Read each result as its task is reported done.
+//! 4. Release the job, once it has ended. One that was cancelled has not: it stays in the manifest, its
+//!    tasks go on, and the next engine resumes it.
+//!
+//! `Unavailable` is waited out for ever, by meta as by the store; only a configured fallback ends that,
+//! and is counted.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{debug, warn};
+
+use super::{BODY_BYTES_MAX, JobService, JobStatus, JobSubmission, TaskState, TaskSubmission};
+use crate::{
+    clock::Env,
+    compaction::{
+        Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, TaskOutcome,
+        results,
+    },
+    config::{Fallback, RemoteConfig},
+    error::{Error, ErrorKind, Result},
+    store::Store,
+    types::{JobId, OwnerId},
+};
+
+const WATCH_WAIT: Duration = Duration::from_secs(10);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+/// How long one call to release a job may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls after which a job is left to meta, which drops it by itself when nobody watches it.
+const RELEASE_ATTEMPTS_MAX: u32 = 10;
+const RELEASE_DELAY_MIN: Duration = Duration::from_millis(200);
+const RELEASE_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// How often jobs were run locally because remote compaction was not to be had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fallbacks {
+    /// Jobs by reason: `"unavailable"`, or `"too large"` for a full queue.
+    pub jobs: BTreeMap<&'static str, u64>,
+    /// What was said last.
+    pub last_reason: Option<String>,
+}
+
+/// Has compaction nodes run the jobs.
+pub struct RemoteCompactor {
+    service: Arc<dyn JobService>,
+    store: Store,
+    owner: OwnerId,
+    config: RemoteConfig,
+    env: Env,
+    fallback: Option<Arc<dyn Compactor>>,
+    fallbacks: Mutex<Fallbacks>,
+    /// Why jobs wait, each until an answer comes or it ends.
+    waiting: Mutex<BTreeMap<JobId, String>>,
+    outstanding: AtomicUsize,
+    /// Releases that nobody waits for.
+    releases: TaskTracker,
+    closing: CancellationToken,
+}
+
+/// Why a job was not finished remotely.
+enum Stopped {
+    Failed(Error),
+    /// Meta has been away for longer than allowed.
+    Away(Error),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl RemoteCompactor {
+    /// A compactor for the jobs of `owner`, whose tables lie under the root `store`.
+    pub fn new(
+        service: Arc<dyn JobService>,
+        store: Store,
+        owner: OwnerId,
+        config: RemoteConfig,
+        env: Env,
+    ) -> Self {
+        Self {
+            service,
+            store,
+            owner,
+            config,
+            env,
+            fallback: None,
+            fallbacks: Mutex::default(),
+            waiting: Mutex::default(),
+            outstanding: AtomicUsize::new(0),
+            releases: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        }
+    }
+
+    /// The same with a compactor that takes over jobs when `fallback = "local"` is configured and meta
+    /// has been away for `fallback_after`.
+    #[must_use]
+    pub fn with_fallback(mut self, fallback: Arc<dyn Compactor>) -> Self {
+        self.fallback = Some(fallback);
+        self
+    }
+
+    /// How often jobs fell back, and why.
+    pub fn fallbacks(&self) -> Fallbacks {
+        let fallbacks = self.fallbacks.lock();
+        fallbacks.expect("no panic under this lock").clone()
+    }
+
+    /// Waits for what goes on in the background: the release of jobs that have ended. Each is tried once
+    /// more at most.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        self.releases.close();
+        self.releases.wait().await;
+    }
+
+    fn set_waiting(&self, job: JobId, reason: Option<String>) {
+        let mut waiting = self.waiting.lock().expect("no panic under this lock");
+        match reason {
+            Some(reason) => drop(waiting.insert(job, reason)),
+            None => drop(waiting.remove(&job)),
+        }
+    }
+
+    async fn run(&self, job: &Arc<CompactionJob>) -> Result<CompactionOutcome, Stopped> {
+        let mut away = Away::new(self, job.id);
+        let mut found = Outcomes::new(job.clone());
+        loop {
+            self.find_results(&mut found, &mut away).await?;
+            if found.is_complete() {
+                break;
+            }
+            self.submit(&found, &mut away).await?;
+            if self.watch(&mut found, &mut away).await? {
+                break;
+            }
+            debug!(job = %job.id, "meta does not know the job: submitting it again");
+        }
+        Ok(found.into_outcome())
+    }
+
+    /// Reads the results that exist already.
+    async fn find_results(&self, found: &mut Outcomes, away: &mut Away<'_>) -> Result<()> {
+        let job = found.job.clone();
+        let read = || results::read_results(&self.store, &job);
+        let results = away.wait_out(read).await?;
+        for (index, outcome) in (0..).zip(results) {
+            found.tasks.extend(outcome.map(|outcome| (index, outcome)));
+        }
+        Ok(())
+    }
+
+    async fn read_result(
+        &self,
+        found: &mut Outcomes,
+        index: u32,
+        away: &mut Away<'_>,
+    ) -> Result<()> {
+        let job = found.job.clone();
+        let read = || results::read_result(&self.store, &job, index);
+        let Some(outcome) = away.wait_out(read).await? else {
+            let task = job.task_id(index);
+            return Err(Error::internal(format!(
+                "task {task} was reported done, but has no result"
+            )));
+        };
+        found.tasks.insert(index, outcome);
+        Ok(())
+    }
+
+    async fn submit(&self, found: &Outcomes, away: &mut Away<'_>) -> Result<(), Stopped> {
+        let submission = found.submission(self.owner.clone())?;
+        loop {
+            match self.service.submit(submission.clone()).await {
+                Ok(()) => {
+                    away.is_back();
+                    return Ok(());
+                }
+                // A full queue drains; a body that is too large was found before.
+                Err(error) if can_wait(&error) || error.kind() == ErrorKind::TooLarge => {
+                    away.wait(error).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Follows the job. Returns whether it is complete; if not, meta has forgotten it.
+    async fn watch(&self, found: &mut Outcomes, away: &mut Away<'_>) -> Result<bool, Stopped> {
+        let mut seen = 0;
+        loop {
+            let status = match self.service.watch(found.job.id, seen, WATCH_WAIT).await {
+                Ok(status) => status,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+                Err(error) if can_wait(&error) => {
+                    away.wait(error).await?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            away.is_back();
+            seen = status.revision;
+            self.take_in(found, status, away).await?;
+            if found.is_complete() {
+                return Ok(true);
+            }
+        }
+    }
+
+    async fn take_in(
+        &self,
+        found: &mut Outcomes,
+        status: JobStatus,
+        away: &mut Away<'_>,
+    ) -> Result<()> {
+        for (index, state) in status.tasks {
+            match state {
+                TaskState::Done { .. } if found.wants(index) => {
+                    self.read_result(found, index, away).await?;
+                }
+                TaskState::Failed { kind, message } if found.wants(index) => {
+                    return Err(Error::new(kind, message));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells meta in the background that `job` has ended. Should that not come through, meta finds out by
+    /// itself that nobody watches the job.
+    fn release(&self, job: JobId) {
+        let (service, closing) = (self.service.clone(), self.closing.clone());
+        let release = async move {
+            let mut delay = RELEASE_DELAY_MIN;
+            for _ in 0..RELEASE_ATTEMPTS_MAX {
+                let release = service.release(job);
+                match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => debug!(%job, %error, "job not released"),
+                    Err(_) => debug!(%job, "job not released: no answer"),
+                }
+                tokio::select! {
+                    () = closing.cancelled() => return,
+                    () = tokio::time::sleep(delay) => {}
+                }
+                delay = (delay * 2).min(RELEASE_DELAY_MAX);
+            }
+            warn!(%job, "meta cannot be told that a job has ended");
+        };
+        self.releases.spawn(release);
+    }
+
+    async fn fall_back(
+        &self,
+        reason: Error,
+        job: Arc<CompactionJob>,
+        context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        let Some(fallback) = &self.fallback else {
+            return Err(reason);
+        };
+        warn!(job = %job.id, %reason, "compacting locally: remote compaction is not to be had");
+        {
+            let mut fallbacks = self.fallbacks.lock().expect("no panic under this lock");
+            *fallbacks.jobs.entry(reason.kind().as_str()).or_default() += 1;
+            fallbacks.last_reason = Some(reason.to_string());
+        }
+        fallback.compact(job, context).await
+    }
+}
+
+#[async_trait]
+impl Compactor for RemoteCompactor {
+    async fn compact(
+        &self,
+        job: Arc<CompactionJob>,
+        context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        let _outstanding = Outstanding::new(&self.outstanding);
+        let ended = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => {
+                return Err(Error::closed(format!("job {} was cancelled", job.id)));
+            }
+            ended = self.run(&job) => ended,
+        };
+        if !matches!(&ended, Err(Stopped::Failed(error)) if will_resume(error)) {
+            self.release(job.id);
+        }
+        match ended {
+            Ok(outcome) => Ok(outcome),
+            Err(Stopped::Failed(error)) => Err(error),
+            Err(Stopped::Away(reason)) => self.fall_back(reason, job, context).await,
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        let outstanding = self.outstanding.load(Ordering::Relaxed);
+        Capacity {
+            jobs: self.config.jobs_max.saturating_sub(outstanding),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        "remote"
+    }
+
+    fn waiting(&self) -> Option<String> {
+        let waiting = self.waiting.lock().expect("no panic under this lock");
+        waiting.values().next().cloned()
+    }
+
+    fn fallbacks(&self) -> BTreeMap<String, u64> {
+        let jobs = self.fallbacks().jobs;
+        jobs.into_iter()
+            .map(|(reason, jobs)| (reason.to_owned(), jobs))
+            .collect()
+    }
+}
+
+/// What of a job has been found.
+struct Outcomes {
+    job: Arc<CompactionJob>,
+    tasks: BTreeMap<u32, TaskOutcome>,
+}
+
+impl Outcomes {
+    fn new(job: Arc<CompactionJob>) -> Self {
+        Self {
+            job,
+            tasks: BTreeMap::new(),
+        }
+    }
+
+    fn wants(&self, index: u32) -> bool {
+        (index as usize) < self.job.tasks.len() && !self.tasks.contains_key(&index)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.tasks.len() == self.job.tasks.len()
+    }
+
+    fn into_outcome(self) -> CompactionOutcome {
+        CompactionOutcome {
+            tasks: self.tasks.into_values().collect(),
+        }
+    }
+
+    fn submission(&self, owner: OwnerId) -> Result<JobSubmission> {
+        let job = &self.job;
+        let body = job.encode();
+        if body.len() > BODY_BYTES_MAX {
+            let (id, bytes) = (job.id, body.len());
+            return Err(Error::too_large(format!(
+                "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
+            )));
+        }
+        let missing = (0..job.tasks.len() as u32).filter(|&index| self.wants(index));
+        let tasks = missing.map(|index| TaskSubmission {
+            index,
+            bytes: job.task_bytes(index),
+        });
+        Ok(JobSubmission {
+            owner,
+            job: job.id,
+            label: format!("table {}, window {}", job.table, job.window.0),
+            tasks: tasks.collect(),
+            body,
+        })
+    }
+}
+
+/// Counts a job as outstanding while it lives.
+struct Outstanding<'a>(&'a AtomicUsize);
+
+impl<'a> Outstanding<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Outstanding<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An outage, and the pauses in it, as one job sees it.
+struct Away<'a> {
+    compactor: &'a RemoteCompactor,
+    job: JobId,
+    since: Option<Duration>,
+    delay: Duration,
+}
+
+impl<'a> Away<'a> {
+    fn new(compactor: &'a RemoteCompactor, job: JobId) -> Self {
+        Self {
+            compactor,
+            job,
+            since: None,
+            delay: RETRY_DELAY_MIN,
+        }
+    }
+
+    /// Meta has answered.
+    fn is_back(&mut self) {
+        self.since = None;
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        self.compactor.set_waiting(self.job, None);
+        self.delay = RETRY_DELAY_MIN;
+    }
+
+    /// Asks the store until it answers.
+    async fn wait_out<T, F>(&mut self, ask: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        loop {
+            match ask().await {
+                Err(error) if error.is_unavailable() => self.pause(&error).await,
+                answer => {
+                    self.go_on();
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Waits before meta is asked again, or gives it up if a fallback is configured and due.
+    async fn wait(&mut self, error: Error) -> Result<(), Stopped> {
+        let RemoteCompactor {
+            env,
+            config,
+            fallback,
+            ..
+        } = self.compactor;
+        let since = *self.since.get_or_insert_with(|| env.monotonic());
+        let away = env.monotonic().saturating_sub(since);
+        let falls_back = config.fallback == Fallback::Local && fallback.is_some();
+        if falls_back && away >= config.fallback_after.duration() {
+            return Err(Stopped::Away(error));
+        }
+        self.pause(&error).await;
+        Ok(())
+    }
+
+    async fn pause(&mut self, error: &Error) {
+        debug!(%error, delay = ?self.delay, "waiting");
+        let reason = Some(error.to_string());
+        self.compactor.set_waiting(self.job, reason);
+        // Between half of the delay and the whole, so that many engines do not come back at once.
+        let jitter = (self.compactor.env.random() % 512) as u32;
+        tokio::time::sleep(self.delay / 2 + self.delay * jitter / 1024).await;
+        self.delay = (self.delay * 2).min(RETRY_DELAY_MAX);
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.compactor.set_waiting(self.job, None);
+    }
+}
+
+fn can_wait(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Closed)
+}
+
+/// Whether a job that ended so stays in the manifest, for the next engine to resume.
+fn will_resume(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Closed | ErrorKind::Fenced)
+}

@@ -1,0 +1,108 @@
+//! The one exchange between a node and the meta service: a poll and its reply.
+//!
+//! A poll says all that the node holds; the reply says all that it may go on with. Whatever the reply
+//! does not mention is to be stopped, so that crashes and lost messages need no message of their own:
+//! an assignment that got lost is sent again, a report that got lost is repeated until acknowledged.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    error::ErrorKind,
+    types::{JobId, NodeId, TaskId, Token},
+};
+
+/// What a node must be capable of to run jobs in this version's format.
+pub const CAPABILITY: &str = "job-1";
+
+/// One attempt at a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId {
+    /// The task.
+    pub task: TaskId,
+    /// The attempt.
+    pub token: Token,
+}
+
+/// What a node is, for as long as its process lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its id.
+    pub id: NodeId,
+    /// Numbers the process: grows with each start, so that of two processes with one id the newer
+    /// is the node.
+    pub session: u64,
+    /// The machine it runs on.
+    pub host: String,
+    /// Version of its software.
+    pub version: String,
+    /// What it can do, in words that both sides know; see [`CAPABILITY`].
+    pub capabilities: Vec<String>,
+    /// Tasks it can run at once.
+    pub slots: u32,
+    /// Memory for its tasks together, in bytes; for operators.
+    pub memory_bytes: u64,
+}
+
+/// What a node says each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePoll {
+    /// Who it is.
+    pub facts: NodeFacts,
+    /// Slots in which nothing runs.
+    pub slots_free: u32,
+    /// It takes nothing new, and will end.
+    pub draining: bool,
+    /// Every attempt it holds.
+    pub running: Vec<TaskProgress>,
+    /// Every attempt that ended and whose end meta has not acknowledged.
+    pub finished: Vec<TaskReport>,
+}
+
+/// How far a running attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskProgress {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// A counter that the merging thread advances. One that stands still is a task that hangs.
+    pub progress: u64,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskReport {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// How it ended.
+    pub end: TaskEnd,
+}
+
+/// The two ends of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// The task's result object exists.
+    Done,
+    /// It does not, for this reason.
+    Failed {
+        /// What kind of failure: decides whether the task is tried again.
+        kind: ErrorKind,
+        /// In words.
+        message: String,
+    },
+}
+
+/// What meta answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PollReply {
+    /// Attempts to start, unless they run already.
+    pub assignments: Vec<AttemptId>,
+    /// The body of each job among the assignments, once.
+    pub jobs: Vec<(JobId, Bytes)>,
+    /// Running attempts that may go on. Those not listed must stop.
+    pub renewed: Vec<AttemptId>,
+    /// Ended attempts that need not be reported again.
+    pub acknowledged: Vec<AttemptId>,
+    /// How long the node may go on without another reply.
+    pub lease: Duration,
+}

@@ -1,0 +1,159 @@
+//! The remote compactor against a scripted meta service, in paused time.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::{JobService, JobStatus, JobSubmission, RemoteCompactor, TaskState};
+use crate::{
+    clock::Env,
+    compaction::{Attempt, CompactionContext, CompactionJob, Compactor},
+    config::RemoteConfig,
+    error::{Error, ErrorKind, Result},
+    node::{
+        TaskRunner,
+        fake::{Writer, job, memory},
+    },
+    store::{
+        Store,
+        faulty::{Effect, Fault, Operation},
+    },
+    types::{JobId, Token},
+};
+
+/// Accepts every job, and answers watches with `state` for its only task.
+#[derive(Default)]
+struct Script {
+    state: Mutex<Option<TaskState>>,
+    /// Releases that fail before one succeeds.
+    release_failures: Mutex<u32>,
+    released: Mutex<Vec<JobId>>,
+}
+
+#[async_trait]
+impl JobService for Script {
+    async fn submit(&self, _job: JobSubmission) -> Result<()> {
+        Ok(())
+    }
+
+    async fn watch(&self, _job: JobId, seen: u64, wait: Duration) -> Result<JobStatus> {
+        if seen > 0 {
+            tokio::time::sleep(wait).await;
+        }
+        let state = self.state.lock().unwrap().clone();
+        Ok(JobStatus {
+            revision: 1,
+            tasks: state.into_iter().map(|state| (0, state)).collect(),
+        })
+    }
+
+    async fn release(&self, job: JobId) -> Result<()> {
+        let mut failures = self.release_failures.lock().unwrap();
+        if *failures > 0 {
+            *failures -= 1;
+            return Err(Error::unavailable("scripted"));
+        }
+        self.released.lock().unwrap().push(job);
+        Ok(())
+    }
+}
+
+impl Script {
+    fn released(&self) -> Vec<JobId> {
+        self.released.lock().unwrap().clone()
+    }
+}
+
+fn compactor(script: &Arc<Script>, store: &Store) -> RemoteCompactor {
+    let (config, env) = (RemoteConfig::default(), Env::default());
+    RemoteCompactor::new(script.clone(), store.clone(), "o".into(), config, env)
+}
+
+async fn write_results(store: &Store, job: &Arc<CompactionJob>) {
+    for index in 0..job.tasks.len() as u32 {
+        let attempt = Attempt {
+            token: Token(1),
+            node: "n".into(),
+            progress: Arc::default(),
+            cancel: Default::default(),
+        };
+        let writer = Writer::new(store, &[]);
+        writer.run(job.clone(), index, attempt).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn job_whose_results_are_all_there_is_released_too() {
+    let (script, store, job) = (Arc::new(Script::default()), memory(), job(1, 2));
+    write_results(&store, &job).await;
+    let compactor = compactor(&script, &store);
+    let outcome = compactor.compact(job.clone(), CompactionContext::default());
+    assert_eq!(outcome.await.unwrap().tasks.len(), 2);
+    compactor.close().await;
+    assert_eq!(script.released(), [job.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_is_repeated_until_meta_has_heard_it() {
+    let (script, store, job) = (Arc::new(Script::default()), memory(), job(1, 1));
+    write_results(&store, &job).await;
+    *script.release_failures.lock().unwrap() = 4;
+    let compactor = compactor(&script, &store);
+    let outcome = compactor.compact(job.clone(), CompactionContext::default());
+    outcome.await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(script.released(), [job.id]);
+    // Closing does not wait for a meta that is away.
+    *script.release_failures.lock().unwrap() = u32::MAX;
+    let outcome = compactor.compact(job, CompactionContext::default());
+    outcome.await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(15), compactor.close()).await;
+    closed.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_job_is_released_and_a_cancelled_one_goes_on() {
+    let (script, store, job) = (Arc::new(Script::default()), memory(), job(1, 1));
+    let compactor = compactor(&script, &store);
+    let context = CompactionContext::default();
+    let cancel = context.cancel.clone();
+    let (ended, ()) = tokio::join!(compactor.compact(job.clone(), context), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cancel.cancel();
+    });
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+    let dropped = compactor.compact(job.clone(), CompactionContext::default());
+    let dropped = tokio::time::timeout(Duration::from_secs(1), dropped).await;
+    assert!(dropped.is_err());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(script.released(), [], "the next engine takes it up again");
+
+    *script.state.lock().unwrap() = Some(TaskState::Failed {
+        kind: ErrorKind::Corrupt,
+        message: "it broke".into(),
+    });
+    let failed = compactor.compact(job.clone(), CompactionContext::default());
+    assert_eq!(failed.await.unwrap_err().kind(), ErrorKind::Corrupt);
+    compactor.close().await;
+    assert_eq!(script.released(), [job.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reason_for_waiting_goes_with_its_cause() {
+    let (store, faults) = memory().with_faults();
+    let (script, job) = (Arc::new(Script::default()), job(1, 1));
+    write_results(&store, &job).await;
+    let compactor = compactor(&script, &store);
+    faults.add(Fault::new(Operation::List, "", Effect::Fail).times(5));
+    let outcome = compactor.compact(job, CompactionContext::default());
+    let (outcome, waiting) = tokio::join!(outcome, async {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        compactor.waiting()
+    });
+    outcome.unwrap();
+    assert!(waiting.is_some_and(|reason| reason.contains("list")));
+    assert_eq!(compactor.waiting(), None);
+}

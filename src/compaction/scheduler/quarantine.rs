@@ -1,0 +1,62 @@
+//! Inputs of failed jobs, left alone by automatic plans for a while: longer each time they fail again. A
+//! job that somebody asks for does not mind.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use crate::types::SstId;
+
+const PAUSE_MIN: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// The quarantined inputs of one table. Times are those of the engine's monotonic clock.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine {
+    entries: Mutex<HashMap<SstId, Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    until: Duration,
+    failures: u32,
+}
+
+impl Quarantine {
+    /// Leaves `inputs` alone from `now` on.
+    pub(super) fn add(&self, inputs: &[SstId], now: Duration) {
+        let mut entries = self.lock();
+        for &sst in inputs {
+            let failures = entries.get(&sst).map_or(0, |before| before.failures);
+            let pause = PAUSE_MIN
+                .saturating_mul(1 << failures.min(16))
+                .min(PAUSE_MAX);
+            let entry = Entry {
+                until: now + pause,
+                failures: failures + 1,
+            };
+            entries.insert(sst, entry);
+        }
+    }
+
+    /// Forgets `inputs`: they were merged.
+    pub(super) fn remove(&self, inputs: impl IntoIterator<Item = SstId>) {
+        let mut entries = self.lock();
+        for sst in inputs {
+            entries.remove(&sst);
+        }
+    }
+
+    /// The inputs to be left alone at `now`.
+    pub(super) fn held(&self, now: Duration) -> HashSet<SstId> {
+        let entries = self.lock();
+        let held = entries.iter().filter(|(_, entry)| entry.until > now);
+        held.map(|(&sst, _)| sst).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SstId, Entry>> {
+        self.entries.lock().expect("no panic under this lock")
+    }
+}
