@@ -41,6 +41,7 @@
 pub mod clock;
 pub mod compaction;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod gc;
 #[cfg(test)]
@@ -55,5 +56,6 @@ pub mod types;
 pub mod wal;
 
 pub use config::EngineConfig;
+pub use engine::{Engine, ScanRequest, ScanStream, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use types::{KeyRange, TableOptions, TableSchema, TimeRange, WriteMode};

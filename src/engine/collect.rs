@@ -1,0 +1,97 @@
+//! The engine's deletions: obsolete SSTs now and then, the objects of dropped tables.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use super::{
+    EngineInner,
+    table::{TableInner, lock},
+};
+use crate::{error::Result, gc, store::layout, types::TableId};
+
+const INTERVAL_MAX: Duration = Duration::from_secs(30);
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// Sweeps until the engine ends.
+pub(super) async fn run(engine: Arc<EngineInner>) {
+    tokio::select! {
+        () = engine.cancel.cancelled() => return,
+        deleted = delete_unknown_tables(&engine) => if let Err(error) = deleted {
+            tracing::warn!(%error, "tables that are not in the catalog were not deleted");
+        }
+    }
+    let interval = engine
+        .config
+        .gc
+        .grace
+        .duration()
+        .clamp(INTERVAL_MIN, INTERVAL_MAX);
+    loop {
+        tokio::select! {
+            () = engine.cancel.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
+        for table in tables {
+            let (grace_ms, now_ms) = (engine.config.gc.grace.0, engine.env.unix_ms());
+            let swept = gc::sweep_obsolete(&engine.store, &table.manifest, grace_ms, now_ms);
+            tokio::select! {
+                () = table.cancel.cancelled() => {}
+                swept = swept => match swept {
+                    Ok(0) => {}
+                    Ok(ssts) => tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted"),
+                    Err(error) => tracing::warn!(table = %table.name, %error, "obsolete ssts were not all deleted"),
+                }
+            }
+        }
+    }
+}
+
+/// Deletes the objects of the dropped table `id`, once no read of `table`, its last handle if it was open,
+/// holds them. What the engine does not get round to, the next one finds.
+pub(super) async fn delete_dropped(
+    engine: Arc<EngineInner>,
+    id: TableId,
+    table: Option<Arc<TableInner>>,
+) {
+    let deleted = async {
+        loop {
+            let is_read = table.as_ref().is_some_and(|table| table.manifest.is_read());
+            if !is_read {
+                match gc::delete_table(&engine.store, id).await {
+                    Ok(objects) => {
+                        return tracing::info!(table = %id, objects, "dropped table deleted");
+                    }
+                    Err(error) => {
+                        tracing::warn!(table = %id, %error, "dropped table was not deleted")
+                    }
+                }
+            }
+            tokio::time::sleep(INTERVAL_MIN).await;
+        }
+    };
+    tokio::select! {
+        () = engine.cancel.cancelled() => {}
+        () = deleted => {}
+    }
+}
+
+/// Deletes tables that were dropped, or never finished being created, by an engine before.
+async fn delete_unknown_tables(engine: &EngineInner) -> Result<()> {
+    let unknown = {
+        let mut catalog = engine.catalog.lock().await;
+        let folders = engine.store.list_folders(layout::TABLES).await?;
+        // In this order: a table that a newer engine creates comes after its claim, so if there is no claim
+        // yet, none of the folders listed is such a table. Ids never come back.
+        let leads = catalog.check_leads().await;
+        leads.map_err(|error| engine.fail_if_fenced(error))?;
+        let known: HashSet<TableId> = catalog.tables().map(|(_, id)| id).collect();
+        gc::unknown_tables(&folders, &known)
+    };
+    for table in unknown {
+        let objects = gc::delete_table(&engine.store, table).await?;
+        if objects > 0 {
+            tracing::info!(%table, objects, "table that is not in the catalog deleted");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The way of a frozen memtable to SSTs: wait for its writers, merge and write one SST a window, commit,
+//! release the WAL. A failed flush is tried again for ever, and says so in the stats.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    EngineInner,
+    memory::Slot,
+    table::{Table, TableInner, lock},
+};
+use crate::{
+    clock::{Backoff, Env},
+    error::{Error, ErrorKind, Result},
+    manifest::Edit,
+    merge::{Merge, MergeColumns, MergeOptions, SortedSource},
+    sst::{RunHooks, SstOptions, SstSpec, write_run},
+    store::{Store, layout},
+    types::{Retention, Seq, SstId, SstMeta, TableId, TableSchema},
+};
+
+const BATCH_ROWS: usize = 8_192;
+
+/// Freezes what was written to `table` so far, and waits until it is in the manifest.
+pub(super) async fn flush(table: &Table) -> Result<()> {
+    let (engine, inner) = (&table.engine, &table.inner);
+    engine.check_alive()?;
+    inner.check_open()?;
+    match inner.memory.freeze_all() {
+        None => Ok(()),
+        Some(seq) => {
+            inner.flush_wanted.notify_one();
+            wait_flushed(engine, inner, seq).await
+        }
+    }
+}
+
+/// Waits until every batch up to `seq` is in SSTs.
+async fn wait_flushed(engine: &EngineInner, table: &TableInner, seq: Seq) -> Result<()> {
+    let mut versions = table.manifest.subscribe();
+    while versions.borrow_and_update().flushed_seq < seq {
+        tokio::select! {
+            _ = versions.changed() => {}
+            () = table.cancel.cancelled() => {
+                engine.check_alive()?;
+                table.check_open()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Flushes the frozen memtables of `table`, oldest first, until its background work is to end.
+pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
+    loop {
+        while let Some(slot) = table.memory.oldest_frozen() {
+            tokio::select! {
+                () = table.cancel.cancelled() => return,
+                flushed = flush_slot(&engine, &table, &slot) => {
+                    if let Err(error) = flushed {
+                        return engine.fail(error);
+                    }
+                }
+            }
+        }
+        tokio::select! {
+            () = table.cancel.cancelled() => return,
+            error = table.manifest.fenced() => return engine.fail(error),
+            () = table.flush_wanted.notified() => {}
+        }
+    }
+}
+
+/// Fails only when the engine is fenced.
+async fn flush_slot(
+    engine: &Arc<EngineInner>,
+    table: &Arc<TableInner>,
+    slot: &Arc<Slot>,
+) -> Result<()> {
+    slot.wait_complete().await;
+    let ssts = retry(table, || write_ssts(engine, table, slot)).await?;
+    let seq = slot.seq_last();
+    let commit = || {
+        table.manifest.commit(|version| {
+            let is_flushed = version.flushed_seq >= seq;
+            Ok((!is_flushed).then(|| Edit {
+                added: ssts.clone(),
+                flushed_seq: Some(seq),
+                ..Edit::default()
+            }))
+        })
+    };
+    retry(table, commit).await?;
+    table.memory.forget_flushed(seq);
+    table.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    engine.count(table);
+    if let Some(wal) = &engine.wal {
+        wal.release(table.id(), seq);
+    }
+    engine.scheduler.wake();
+    tracing::debug!(table = %table.name, ssts = ssts.len(), %seq, "memtable flushed");
+    Ok(())
+}
+
+/// Runs `step` until it succeeds, or the engine is fenced.
+async fn retry<T, F: Future<Output = Result<T>>>(
+    table: &TableInner,
+    mut step: impl FnMut() -> F,
+) -> Result<T> {
+    let mut backoff = Backoff::for_outage();
+    loop {
+        match step().await {
+            Ok(done) => {
+                *lock(&table.counters.flush_error) = None;
+                return Ok(done);
+            }
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(error),
+            Err(error) => {
+                tracing::warn!(table = %table.name, %error, "flush failed, and will be tried again");
+                *lock(&table.counters.flush_error) = Some(error.to_string());
+            }
+        }
+        backoff.pause().await;
+    }
+}
+
+async fn write_ssts(
+    engine: &EngineInner,
+    table: &TableInner,
+    slot: &Arc<Slot>,
+) -> Result<Vec<Arc<SstMeta>>> {
+    let permit = engine.flush_slots.acquire().await;
+    let _permit = permit.map_err(|_| Error::closed("the engine is closed"))?;
+    let writing = SlotWriter {
+        store: engine.store.clone(),
+        env: engine.env.clone(),
+        schema: table.schema.clone(),
+        table: table.id(),
+        cancel: table.cancel.clone(),
+    };
+    let slot = slot.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        let mut ssts = Vec::new();
+        let result = writing.write(&slot, &mut ssts);
+        (result, ssts)
+    });
+    let written = written.await;
+    let (result, ssts) =
+        written.map_err(|error| Error::internal("flush panicked").with_source(error))?;
+    if let Err(error) = result {
+        // No edit names them, and the next attempt writes others.
+        for sst in ssts {
+            let name = layout::sst(table.id(), sst.id);
+            if let Err(error) = engine.store.delete(&name).await {
+                tracing::warn!(name, %error, "sst of a failed flush was not deleted");
+            }
+        }
+        return Err(error);
+    }
+    Ok(ssts)
+}
+
+/// Writes the SSTs of one memtable. Blocks.
+struct SlotWriter {
+    store: Store,
+    env: Env,
+    schema: TableSchema,
+    table: TableId,
+    cancel: CancellationToken,
+}
+
+impl SlotWriter {
+    /// Adds each SST to `ssts` as soon as it is durable.
+    fn write(&self, slot: &Slot, ssts: &mut Vec<Arc<SstMeta>>) -> Result<()> {
+        let (schema, handle) = (&self.schema, Handle::current());
+        let columns = MergeColumns::find(schema, schema.stored())?;
+        for (window, batches) in slot.memtable.view().by_window(BATCH_ROWS)? {
+            let source: SortedSource = Box::new(batches.into_iter().map(Ok));
+            let options = MergeOptions::retained(schema.write_mode(), Retention::default());
+            let merged = Merge::new(vec![source], columns.clone(), options);
+            let spec = SstSpec {
+                schema: schema.clone(),
+                table: self.table,
+                level: 0,
+                window,
+                options: SstOptions {
+                    sst_bytes_target: u64::MAX,
+                    ..SstOptions::default()
+                },
+            };
+            let hooks = RunHooks {
+                id_of: &mut |_| SstId::flushed(self.env.unix_ms(), self.env.random()),
+                progress: &mut |_| {},
+                finished: &mut |sst| ssts.push(Arc::new(sst.clone())),
+                cancelled: &|| self.cancel.is_cancelled(),
+            };
+            write_run(&self.store, &handle, &spec, merged, hooks)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! The memtables of one table, and the order of its writes.
+//!
+//! A write takes its seq and its memtable together, under one lock, and holds a [`Ticket`] until it is
+//! done; so memtables hold consecutive ranges of seqs, and a frozen one is complete once its last ticket
+//! is gone. A batch is visible once it and all batches before it are done: reads see batches wholly, and
+//! in order.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    memtable::{Memtable, MemtableView},
+    types::{Seq, TableSchema},
+};
+
+/// The memtables of one table.
+#[derive(Debug)]
+pub(super) struct Memory {
+    schema: TableSchema,
+    state: Mutex<State>,
+    visible: watch::Sender<Seq>,
+}
+
+#[derive(Debug)]
+struct State {
+    active: Arc<Slot>,
+    /// Oldest first.
+    frozen: VecDeque<Arc<Slot>>,
+    /// The last seq that was taken.
+    taken: Seq,
+    /// Seqs that are done although one before them is not.
+    done_early: BTreeSet<Seq>,
+}
+
+/// A memtable and its writers.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) memtable: Memtable,
+    /// Every seq up to here that it holds or an older one does; known once frozen.
+    seq_last: Mutex<Option<Seq>>,
+    writers: watch::Sender<usize>,
+}
+
+/// The right, and the duty, to insert one batch. Dropping it says that the batch is in, or never will be.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    memory: Arc<Memory>,
+    pub(super) slot: Arc<Slot>,
+    pub(super) seq: Seq,
+}
+
+/// What a read of the memtables sees: those not flushed by `flushed_seq`, and batches up to `visible`.
+#[derive(Debug)]
+pub(super) struct MemoryView {
+    pub(super) visible: Seq,
+    pub(super) memtables: Vec<MemtableView>,
+}
+
+impl Memory {
+    /// Memory of a table all of whose batches up to `flushed_seq` are in SSTs.
+    pub(super) fn new(schema: TableSchema, flushed_seq: Seq) -> Self {
+        Self {
+            state: Mutex::new(State {
+                active: Arc::new(Slot::new(&schema)),
+                frozen: VecDeque::new(),
+                taken: flushed_seq,
+                done_early: BTreeSet::new(),
+            }),
+            visible: watch::Sender::new(flushed_seq),
+            schema,
+        }
+    }
+
+    /// Takes the next seq.
+    pub(super) fn begin(self: &Arc<Self>) -> Ticket {
+        let mut state = self.lock();
+        let seq = Seq(state.taken.0 + 1);
+        self.begin_at(&mut state, seq)
+    }
+
+    /// Takes `seq`, which the WAL recorded. Entries come in the order they were appended, which under
+    /// concurrent writers is not quite that of their seqs. [`Memory::recovered`] ends the recovery.
+    pub(super) fn recover(self: &Arc<Self>, seq: Seq) -> Ticket {
+        let mut state = self.lock();
+        let taken = state.taken.max(seq);
+        let ticket = self.begin_at(&mut state, seq);
+        state.taken = taken;
+        ticket
+    }
+
+    /// Everything that the WAL recorded is in: it is visible, and seqs that are missing never come.
+    pub(super) fn recovered(&self) {
+        let mut state = self.lock();
+        state.done_early.clear();
+        self.visible.send_replace(state.taken);
+    }
+
+    fn begin_at(self: &Arc<Self>, state: &mut State, seq: Seq) -> Ticket {
+        state.taken = seq;
+        let slot = state.active.clone();
+        slot.writers.send_modify(|writers| *writers += 1);
+        Ticket {
+            memory: self.clone(),
+            slot,
+            seq,
+        }
+    }
+
+    /// Waits until every batch up to `seq` is visible.
+    pub(super) async fn wait_visible(&self, seq: Seq) {
+        let mut visible = self.visible.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = visible.wait_for(|visible| *visible >= seq).await;
+    }
+
+    /// The seq up to which every batch is visible.
+    pub(super) fn visible(&self) -> Seq {
+        *self.visible.borrow()
+    }
+
+    /// Starts a new memtable if the active one holds anything. The seq up to which everything written so
+    /// far is in frozen memtables; `None` when none holds anything.
+    pub(super) fn freeze_all(&self) -> Option<Seq> {
+        self.freeze(0);
+        self.lock().frozen.back().map(|slot| slot.seq_last())
+    }
+
+    /// Starts a new memtable if the active one holds anything, and `bytes` or more. Whether it
+    /// did.
+    pub(super) fn freeze(&self, bytes: u64) -> bool {
+        let mut state = self.lock();
+        let active = &state.active;
+        if active.is_unused() || active.memtable.bytes() < bytes {
+            return false;
+        }
+        let next = Arc::new(Slot::new(&self.schema));
+        let full = std::mem::replace(&mut state.active, next);
+        full.set_seq_last(state.taken);
+        state.frozen.push_back(full);
+        true
+    }
+
+    /// The oldest frozen memtable.
+    pub(super) fn oldest_frozen(&self) -> Option<Arc<Slot>> {
+        self.lock().frozen.front().cloned()
+    }
+
+    /// Forgets frozen memtables whose batches are all in SSTs.
+    pub(super) fn forget_flushed(&self, flushed_seq: Seq) {
+        self.lock()
+            .frozen
+            .retain(|slot| slot.seq_last() > flushed_seq);
+    }
+
+    /// What a read sees, together with the version that `version` loads and its flushed seq: read under one
+    /// lock, so that no batch is seen twice or not at all.
+    pub(super) fn view<V>(&self, version: impl FnOnce() -> (V, Seq)) -> (V, MemoryView) {
+        let state = self.lock();
+        let visible = self.visible();
+        let (version, flushed_seq) = version();
+        let frozen = state
+            .frozen
+            .iter()
+            .filter(|slot| slot.seq_last() > flushed_seq);
+        let memtables = frozen
+            .chain([&state.active])
+            .map(|slot| slot.memtable.view())
+            .collect();
+        (version, MemoryView { visible, memtables })
+    }
+
+    /// Bytes of all memtables.
+    pub(super) fn bytes(&self) -> u64 {
+        self.fold(|memtable| memtable.bytes())
+    }
+
+    /// Bytes of the active memtable.
+    pub(super) fn active_bytes(&self) -> u64 {
+        self.lock().active.memtable.bytes()
+    }
+
+    /// Rows of all memtables.
+    pub(super) fn rows(&self) -> u64 {
+        self.fold(|memtable| memtable.rows())
+    }
+
+    fn fold(&self, measure: impl Fn(&Memtable) -> u64) -> u64 {
+        let state = self.lock();
+        let slots = state.frozen.iter().chain([&state.active]);
+        slots.map(|slot| measure(&slot.memtable)).sum()
+    }
+
+    fn finish(&self, seq: Seq) {
+        let mut state = self.lock();
+        state.done_early.insert(seq);
+        let mut visible = self.visible();
+        while state.done_early.remove(&Seq(visible.0 + 1)) {
+            visible = Seq(visible.0 + 1);
+        }
+        self.visible.send_replace(visible);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+}
+
+impl Slot {
+    fn new(schema: &TableSchema) -> Self {
+        Self {
+            memtable: Memtable::new(schema.clone()),
+            seq_last: Mutex::new(None),
+            writers: watch::Sender::new(0),
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.memtable.is_empty() && *self.writers.borrow() == 0
+    }
+
+    /// Waits until every write that took this memtable is done.
+    pub(super) async fn wait_complete(&self) {
+        let mut writers = self.writers.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = writers.wait_for(|writers| *writers == 0).await;
+    }
+
+    /// The last seq that is in this memtable or an older one; the very last while it is active.
+    pub(super) fn seq_last(&self) -> Seq {
+        let seq = *self.seq_last.lock().expect("no panic under this lock");
+        seq.unwrap_or(Seq(u64::MAX))
+    }
+
+    fn set_seq_last(&self, seq: Seq) {
+        *self.seq_last.lock().expect("no panic under this lock") = Some(seq);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.memory.finish(self.seq);
+        self.slot.writers.send_modify(|writers| *writers -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::{Int64Array, RecordBatch},
+        datatypes::{DataType, Field, Schema},
+    };
+
+    use super::*;
+    use crate::types::TableOptions;
+
+    fn memory() -> Arc<Memory> {
+        let columns = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
+        let options = TableOptions::default();
+        let schema = TableSchema::new(Arc::new(columns), &["k"], None, options).unwrap();
+        Arc::new(Memory::new(schema, Seq(4)))
+    }
+
+    fn insert(memory: &Memory, ticket: &Ticket, key: i64) {
+        let keys = Arc::new(Int64Array::from(vec![key]));
+        let batch = RecordBatch::try_new(memory.schema.columns().clone(), vec![keys]).unwrap();
+        let stored = memory.schema.puts(&batch, ticket.seq).unwrap();
+        ticket.slot.memtable.insert(&stored).unwrap();
+    }
+
+    #[test]
+    fn entries_are_recovered_in_any_order() {
+        let memory = memory();
+        for seq in [6, 5, 8] {
+            let ticket = memory.recover(Seq(seq));
+            insert(&memory, &ticket, seq as i64);
+        }
+        memory.recovered();
+        assert_eq!((memory.rows(), memory.visible()), (3, Seq(8)));
+        assert_eq!(memory.begin().seq, Seq(9));
+    }
+
+    #[test]
+    fn batches_become_visible_in_order() {
+        let memory = memory();
+        let (first, second) = (memory.begin(), memory.begin());
+        insert(&memory, &second, 2);
+        drop(second);
+        assert_eq!(memory.visible(), Seq(4));
+        drop(first);
+        assert_eq!(memory.visible(), Seq(6));
+    }
+
+    #[tokio::test]
+    async fn a_frozen_memtable_is_complete_when_its_last_ticket_is_gone() {
+        let memory = memory();
+        let ticket = memory.begin();
+        assert_eq!(memory.freeze_all(), Some(Seq(5)));
+        let slot = memory.oldest_frozen().unwrap();
+        let complete = tokio::spawn(async move { slot.wait_complete().await });
+        assert_eq!(memory.begin().seq, Seq(6));
+        insert(&memory, &ticket, 1);
+        assert!(!complete.is_finished());
+        drop(ticket);
+        complete.await.unwrap();
+        let (seq, view) = memory.view(|| ((), Seq(5)));
+        assert_eq!((seq, view.memtables.len()), ((), 1));
+    }
+
+    #[test]
+    fn a_write_that_came_to_nothing_leaves_nothing_to_flush() {
+        let memory = memory();
+        drop(memory.begin());
+        assert_eq!(memory.freeze_all(), None);
+    }
+}

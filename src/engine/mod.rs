@@ -1,0 +1,262 @@
+//! The engine: one process's handle on a root in an object store. It owns tables, the memory budget, the
+//! WAL and background work: a flusher for each table, and the compaction scheduler.
+//!
+//! `open` recovers, `write` and `flush` bring rows into SSTs, `scan` and `get` read them, `backpressure`
+//! makes writes wait. Fencing is final: whoever meets it stops the engine, and every call says why.
+
+mod backpressure;
+mod collect;
+mod flush;
+mod get;
+mod memory;
+mod open;
+mod scan;
+mod stats;
+mod table;
+mod tables;
+mod view;
+mod write;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use open::EngineBuilder;
+pub use scan::{ScanRequest, ScanStream};
+pub use stats::{EngineStats, TableStats};
+pub use table::Table;
+use table::{TableInner, lock};
+
+pub use crate::compaction::{CompactionStats, NodeStats};
+use crate::{
+    clock::Env,
+    compaction::{Compactor, Scheduler},
+    config::{EngineConfig, WalMode},
+    error::{Error, ErrorKind, Result},
+    manifest::Catalog,
+    store::Store,
+    types::{TableId, TableSchema},
+    wal::LocalWal,
+};
+
+/// One process's handle on a root in an object store. Cheap to clone; [`close`](Engine::close) it.
+#[derive(Clone)]
+#[doc(alias = "db")]
+pub struct Engine {
+    inner: Arc<EngineInner>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({})", self.inner.store.url())
+    }
+}
+
+struct EngineInner {
+    config: EngineConfig,
+    store: Store,
+    env: Env,
+    /// One change to the list of tables at a time.
+    catalog: tokio::sync::Mutex<Catalog>,
+    /// Open tables by name.
+    tables: Mutex<BTreeMap<String, Arc<TableInner>>>,
+    /// Tables whose manifest is damaged, by name.
+    damaged: Mutex<BTreeMap<String, Damaged>>,
+    wal: Option<LocalWal>,
+    scheduler: Scheduler,
+    /// Bytes of all memtables.
+    memory_bytes: AtomicU64,
+    memory_freed: Notify,
+    /// Gets that may run at once.
+    get_slots: Semaphore,
+    /// Flushes that may run at once.
+    flush_slots: Semaphore,
+    /// Why the engine can do no more.
+    failure: OnceLock<Error>,
+    cancel: CancellationToken,
+    tracker: TaskTracker,
+}
+
+/// A table that is in the catalog, but cannot be opened.
+struct Damaged {
+    id: TableId,
+    error: Error,
+}
+
+impl Engine {
+    /// An engine to be opened with other parts than the configuration's: a store, a clock, a compactor.
+    pub fn builder(config: EngineConfig) -> EngineBuilder {
+        EngineBuilder::new(config)
+    }
+
+    /// Creates a table.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty name, one that a table has already, or a column that Parquet cannot hold;
+    /// `Fenced`; `Unavailable`. Waits while the store is away; a table whose creation has begun is created
+    /// even if the future is dropped.
+    pub async fn create_table(&self, name: &str, schema: TableSchema) -> Result<Table> {
+        let created = tables::create(self.inner.clone(), name.to_owned(), schema);
+        let created = self.inner.tracker.spawn(created).await;
+        let created =
+            created.map_err(|error| Error::internal("create panicked").with_source(error));
+        Ok(self.handle(created??))
+    }
+
+    /// The table called `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, naming it; `Corrupt`, naming the object, when its manifest is damaged; `Closed` or
+    /// `Fenced`.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        self.inner.check_alive()?;
+        if let Some(damaged) = lock(&self.inner.damaged).get(name) {
+            return Err(damaged.error.clone());
+        }
+        let table = lock(&self.inner.tables).get(name).cloned();
+        let table =
+            table.ok_or_else(|| Error::not_found(format!("table {name:?} does not exist")))?;
+        Ok(self.handle(table))
+    }
+
+    /// Names of all tables, sorted; damaged ones too.
+    pub fn tables(&self) -> Vec<String> {
+        let mut names: Vec<String> = lock(&self.inner.tables).keys().cloned().collect();
+        names.extend(lock(&self.inner.damaged).keys().cloned());
+        names.sort();
+        names
+    }
+
+    /// Drops a table, damaged or not: its jobs are cancelled, its handles are closed, and it is gone from the
+    /// catalog. Its objects are deleted in the background, once no scan reads them.
+    ///
+    /// # Errors
+    /// `NotFound`; `Fenced`. Waits while the store is away.
+    pub async fn drop_table(&self, name: &str) -> Result<()> {
+        let dropped = tables::drop_table(self.inner.clone(), name.to_owned());
+        let dropped = self.inner.tracker.spawn(dropped).await;
+        dropped.map_err(|error| Error::internal("drop panicked").with_source(error))?
+    }
+
+    /// Has `compactor` run the jobs that start from now on; `None` stops automatic compaction.
+    pub fn set_compactor(&self, compactor: Option<Arc<dyn Compactor>>) {
+        let automatic = compactor.is_some();
+        let compactor = compactor.unwrap_or_else(|| self.inner.local_compactor());
+        self.inner.scheduler.set_compactor(compactor, automatic);
+    }
+
+    /// Waits until no compaction job runs, and no table has work that the triggers ask for.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub async fn wait_compacted(&self) -> Result<()> {
+        self.inner.scheduler.wait_idle().await
+    }
+
+    /// Numbers about everything.
+    pub fn stats(&self) -> EngineStats {
+        let tables: Vec<_> = lock(&self.inner.tables).values().cloned().collect();
+        let wal = self
+            .inner
+            .wal
+            .as_ref()
+            .map(LocalWal::stats)
+            .unwrap_or_default();
+        let stats = |table: Arc<TableInner>| (table.name.clone(), self.handle(table).stats());
+        EngineStats {
+            tables: tables.into_iter().map(stats).collect(),
+            compaction: self.inner.scheduler.snapshot(),
+            memtable_bytes: self.inner.memory_bytes.load(Ordering::Relaxed),
+            wal_segments: wal.segments,
+            wal_bytes: wal.bytes,
+        }
+    }
+
+    /// The configuration it was opened with.
+    pub fn config(&self) -> &EngineConfig {
+        &self.inner.config
+    }
+
+    /// The store it works on.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Where it takes time and randomness from.
+    pub fn env(&self) -> &Env {
+        &self.inner.env
+    }
+
+    /// Stops: no call succeeds afterwards. With a WAL nothing is flushed and nothing lost; without one,
+    /// tables are flushed first. Compaction jobs under way stay in the manifest and are resumed at the
+    /// next open.
+    ///
+    /// Without a WAL this waits while the store is away; dropping the future closes nothing, and loses
+    /// nothing.
+    ///
+    /// # Errors
+    /// Why the engine had stopped before, such as `Fenced`; what the last flush or the WAL answers. The
+    /// engine is closed all the same.
+    pub async fn close(&self) -> Result<()> {
+        let inner = &self.inner;
+        let mut result = match inner.failure.get() {
+            Some(error) if error.kind() != ErrorKind::Closed => Err(error.clone()),
+            _ => Ok(()),
+        };
+        if inner.config.wal.mode == WalMode::None && inner.check_alive().is_ok() {
+            for name in self.tables() {
+                if let Ok(table) = self.table(&name) {
+                    result = result.and(table.flush().await);
+                }
+            }
+        }
+        let _ = inner.failure.set(Error::closed("the engine is closed"));
+        inner.cancel.cancel();
+        inner.scheduler.stop().await;
+        inner.tracker.close();
+        inner.tracker.wait().await;
+        if let Some(wal) = &inner.wal {
+            result = result.and(wal.close().await);
+        }
+        result
+    }
+
+    fn handle(&self, inner: Arc<TableInner>) -> Table {
+        Table {
+            engine: self.inner.clone(),
+            inner,
+        }
+    }
+}
+
+impl EngineInner {
+    /// # Errors
+    /// Why the engine can do no more.
+    fn check_alive(&self) -> Result<()> {
+        self.failure
+            .get()
+            .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// `error`, after which the engine ends if a newer one has taken over.
+    fn fail_if_fenced(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::Fenced {
+            self.fail(error.clone());
+        }
+        error
+    }
+
+    /// Ends the engine: every call answers `error` from now on.
+    fn fail(&self, error: Error) {
+        tracing::error!(%error, "the engine stops");
+        let _ = self.failure.set(error);
+        self.cancel.cancel();
+    }
+}

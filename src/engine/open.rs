@@ -1,0 +1,297 @@
+//! Opening an engine: check the root, take it over, load the tables, replay the WAL, start the work.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
+};
+
+use futures::{StreamExt, future::BoxFuture, stream};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Damaged, Engine, EngineInner, collect,
+    table::{self, TableInner},
+    tables, write,
+};
+use crate::{
+    clock::Env,
+    compaction::{Compactor, LocalCompactor, Scheduler},
+    config::{CompactionMode, EngineConfig, WalMode},
+    error::{Error, ErrorKind, Result},
+    manifest::{Catalog, Manifest},
+    store::{Store, layout},
+    types::{Seq, TableId},
+    wal::{LocalWal, WalEntry, WalLock},
+};
+
+/// Tables opened at once.
+const OPENS_MAX: usize = 16;
+const FLUSHES_MAX: usize = 2;
+const GETS_MAX: usize = 64;
+
+/// A service that lives as long as the engine does, such as an embedded meta.
+type Companion = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>;
+
+/// Opens an engine with other parts than the configuration's.
+pub struct EngineBuilder {
+    config: EngineConfig,
+    store: Option<Store>,
+    env: Env,
+    compactor: Option<Arc<dyn Compactor>>,
+    companions: Vec<Companion>,
+}
+
+impl EngineBuilder {
+    pub(super) fn new(config: EngineConfig) -> Self {
+        Self {
+            config,
+            store: None,
+            env: Env::default(),
+            compactor: None,
+            companions: Vec::new(),
+        }
+    }
+
+    /// Works on `store` instead of opening the configured root.
+    #[must_use]
+    pub fn store(mut self, store: Store) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Takes time and randomness from `env`.
+    #[must_use]
+    pub fn env(mut self, env: Env) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Has `compactor` run the jobs. Needed for `mode = "remote"`.
+    #[must_use]
+    pub fn compactor(mut self, compactor: Arc<dyn Compactor>) -> Self {
+        self.compactor = Some(compactor);
+        self
+    }
+
+    /// Runs a service until the engine closes; it is given the token that tells it to end.
+    #[must_use]
+    pub fn companion(
+        mut self,
+        service: impl FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send + 'static,
+    ) -> Self {
+        self.companions.push(Box::new(service));
+        self
+    }
+
+    /// Opens the root, creating it when it is empty; takes it over from an earlier engine, which is fenced;
+    /// recovers everything acknowledged; resumes recorded compaction jobs.
+    ///
+    /// # Errors
+    /// `Invalid`: the configuration, or a root that holds something else. `Corrupt`, naming the object:
+    /// catalog, manifest or WAL is damaged. `Unavailable`: the store does not answer, or another engine on
+    /// this machine holds the WAL.
+    pub async fn open(self) -> Result<Engine> {
+        self.config.validate()?;
+        let mode = self.config.compaction.mode;
+        if mode == CompactionMode::Remote && self.compactor.is_none() {
+            return Err(Error::invalid(
+                "compaction.mode is \"remote\", but the builder was given no compactor",
+            ));
+        }
+        let store = match self.store {
+            Some(store) => store,
+            None => Store::open(&self.config.root)?,
+        };
+        check_root(&store, &self.env).await?;
+        // Before anything is taken over: an engine that runs here already must not be fenced by one that
+        // cannot open.
+        let lock = match self.config.wal.mode {
+            WalMode::None => None,
+            WalMode::Local => Some(LocalWal::lock(&wal_dir(&self.config, &store)?).await?),
+        };
+        let catalog = Catalog::open(&store, self.env.clone()).await?;
+        let cancel = CancellationToken::new();
+        let opened = open_tables(&store, &catalog, &self.env, &cancel).await?;
+        let wal = match lock {
+            Some(lock) => Some(open_wal(lock, &self.config, &opened).await?),
+            None => None,
+        };
+        let compactor = self
+            .compactor
+            .unwrap_or_else(|| local_compactor(&store, &self.config, &self.env));
+        let scheduler = Scheduler::new(
+            store.clone(),
+            self.env.clone(),
+            self.config.compaction.clone(),
+            compactor,
+            mode != CompactionMode::Off,
+            cancel.child_token(),
+        );
+        let engine = Engine {
+            inner: Arc::new(EngineInner {
+                config: self.config,
+                store,
+                env: self.env,
+                catalog: tokio::sync::Mutex::new(catalog),
+                tables: Mutex::default(),
+                damaged: Mutex::new(opened.damaged),
+                wal,
+                scheduler,
+                memory_bytes: AtomicU64::new(0),
+                memory_freed: Notify::new(),
+                get_slots: Semaphore::new(GETS_MAX),
+                flush_slots: Semaphore::new(FLUSHES_MAX),
+                failure: OnceLock::new(),
+                cancel,
+                tracker: TaskTracker::new(),
+            }),
+        };
+        engine.start(opened.tables, self.companions);
+        Ok(engine)
+    }
+}
+
+impl Engine {
+    fn start(&self, tables: Vec<Arc<TableInner>>, companions: Vec<Companion>) {
+        let inner = &self.inner;
+        for companion in companions {
+            inner.tracker.spawn(companion(inner.cancel.clone()));
+        }
+        for table in &tables {
+            inner.count(table);
+            table.freeze(inner.config.memory.memtable_bytes.0);
+            tables::start(inner, table.clone());
+        }
+        let scheduler = inner.scheduler.clone();
+        inner.tracker.spawn(async move { scheduler.run().await });
+        inner.tracker.spawn(collect::run(inner.clone()));
+    }
+}
+
+impl EngineInner {
+    /// A compactor in this process.
+    pub(super) fn local_compactor(&self) -> Arc<dyn Compactor> {
+        local_compactor(&self.store, &self.config, &self.env)
+    }
+}
+
+fn local_compactor(store: &Store, config: &EngineConfig, env: &Env) -> Arc<dyn Compactor> {
+    Arc::new(LocalCompactor::new(
+        store.clone(),
+        &config.compaction,
+        env.clone(),
+    ))
+}
+
+/// Refuses a place that holds something else than a Siltstone root, and a store that cannot hold one.
+async fn check_root(store: &Store, env: &Env) -> Result<()> {
+    if Catalog::exists(store).await? {
+        return Ok(());
+    }
+    let foreign = store.list_top().await?;
+    if let Some(name) = foreign.iter().find(|name| !layout::is_known_top(name)) {
+        return Err(Error::invalid(format!(
+            "{} is not a siltstone root: it has no catalog, but holds {name:?}",
+            store.url()
+        )));
+    }
+    store.probe(env.random()).await
+}
+
+/// The tables that could be opened, and why the others could not.
+struct Opened {
+    tables: Vec<Arc<TableInner>>,
+    damaged: BTreeMap<String, Damaged>,
+}
+
+/// Opens every table. A damaged one does not keep the others from working.
+async fn open_tables(
+    store: &Store,
+    catalog: &Catalog,
+    env: &Env,
+    cancel: &CancellationToken,
+) -> Result<Opened> {
+    let tables: Vec<(String, TableId)> = catalog
+        .tables()
+        .map(|(name, id)| (name.to_owned(), id))
+        .collect();
+    let epoch = catalog.epoch();
+    let mut opening = stream::iter(tables)
+        .map(|(name, id)| async move {
+            let manifest = Manifest::open(store, id, epoch, env.clone()).await;
+            (
+                manifest.map_err(|error| error.context(format!("table {name:?}"))),
+                name,
+                id,
+            )
+        })
+        .buffered(OPENS_MAX);
+    let mut opened = Opened {
+        tables: Vec::new(),
+        damaged: BTreeMap::new(),
+    };
+    while let Some((manifest, name, id)) = opening.next().await {
+        match manifest {
+            Ok(manifest) => {
+                let table = TableInner::new(&name, manifest, cancel.child_token());
+                opened.tables.push(Arc::new(table));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                tracing::error!(table = name, %error, "table cannot be opened");
+                opened.damaged.insert(name, Damaged { id, error });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(opened)
+}
+
+/// Opens the WAL and replays it into the memtables. Entries of a damaged table are kept.
+async fn open_wal(lock: WalLock, config: &EngineConfig, opened: &Opened) -> Result<LocalWal> {
+    let tables: HashMap<TableId, Arc<TableInner>> = opened
+        .tables
+        .iter()
+        .map(|table| (table.id(), table.clone()))
+        .collect();
+    let damaged: HashSet<TableId> = opened.damaged.values().map(|table| table.id).collect();
+    let dropped = Arc::new(Mutex::new(HashSet::new()));
+    let seen_dropped = dropped.clone();
+    let replay = move |entry: WalEntry| {
+        if let Some(table) = tables.get(&entry.table) {
+            return recover(table, &entry);
+        }
+        if !damaged.contains(&entry.table) {
+            table::lock(&seen_dropped).insert(entry.table);
+        }
+        Ok(())
+    };
+    let wal = LocalWal::open_locked(lock, config.wal.segment_bytes.0, replay).await?;
+    for table in &opened.tables {
+        table.memory.recovered();
+        wal.release(table.id(), table.manifest.version().flushed_seq);
+    }
+    for &table in table::lock(&dropped).iter() {
+        wal.release(table, Seq(u64::MAX));
+    }
+    Ok(wal)
+}
+
+fn recover(table: &TableInner, entry: &WalEntry) -> Result<()> {
+    if entry.seq <= table.manifest.version().flushed_seq {
+        return Ok(());
+    }
+    let ticket = table.memory.recover(entry.seq);
+    write::insert(table, &ticket, entry.kind, &entry.batch)
+}
+
+fn wal_dir(config: &EngineConfig, store: &Store) -> Result<PathBuf> {
+    if let Some(dir) = &config.wal.dir {
+        return Ok(dir.clone());
+    }
+    let root = store.local_root();
+    let root = root
+        .ok_or_else(|| Error::invalid(format!("wal.dir is needed under root {:?}", store.url())))?;
+    Ok(root.join("wal").join(&config.name))
+}

@@ -1,0 +1,100 @@
+//! Tables come and go: one change to the catalog at a time. A change runs as a task of its own, so that
+//! a caller that goes away leaves nothing half done.
+
+use std::sync::Arc;
+
+use super::{
+    EngineInner, collect, flush,
+    table::{TableInner, lock},
+};
+use crate::{
+    clock::Backoff,
+    error::{Error, Result},
+    manifest::Manifest,
+    sst,
+    types::{Seq, TableId, TableSchema},
+};
+
+/// Creates a table, and starts its background work.
+pub(super) async fn create(
+    engine: Arc<EngineInner>,
+    name: String,
+    schema: TableSchema,
+) -> Result<Arc<TableInner>> {
+    engine.check_alive()?;
+    if name.is_empty() {
+        return Err(Error::invalid("a table needs a name"));
+    }
+    sst::check_storable(&schema)?;
+    let mut catalog = engine.catalog.lock().await;
+    if catalog.tables().any(|(other, _)| other == name) {
+        return Err(Error::invalid(format!("table {name:?} exists already")));
+    }
+    let id = TableId::from_parts(engine.env.unix_ms(), engine.env.random());
+    let (store, epoch, env) = (&engine.store, catalog.epoch(), engine.env.clone());
+    // A table that the catalog lists always has a manifest.
+    let manifest = Manifest::create(store, id, epoch, schema, env).await;
+    let manifest = manifest.map_err(|error| engine.fail_if_fenced(error))?;
+    // Until the outcome is known, so that the list of open tables agrees with the catalog.
+    let mut backoff = Backoff::for_outage();
+    while let Err(error) = catalog.create(&name, id).await {
+        wait_or_fail(&engine, error, &mut backoff).await?;
+    }
+    let table = TableInner::new(&name, manifest, engine.cancel.child_token());
+    Ok(start(&engine, Arc::new(table)))
+}
+
+/// Waits before a change to the catalog is tried again, if the store is away.
+///
+/// # Errors
+/// `error`, when waiting does not help.
+async fn wait_or_fail(engine: &EngineInner, error: Error, backoff: &mut Backoff) -> Result<()> {
+    if !error.is_unavailable() {
+        return Err(engine.fail_if_fenced(error));
+    }
+    tracing::warn!(%error, "the catalog cannot be changed, and will be tried again");
+    tokio::select! {
+        () = engine.cancel.cancelled() => Err(error),
+        () = backoff.pause() => Ok(()),
+    }
+}
+
+/// Drops a table, open or damaged.
+pub(super) async fn drop_table(engine: Arc<EngineInner>, name: String) -> Result<()> {
+    engine.check_alive()?;
+    let mut catalog = engine.catalog.lock().await;
+    let open = lock(&engine.tables).get(&name).cloned();
+    let damaged = lock(&engine.damaged).get(&name).map(|damaged| damaged.id);
+    let id = open.as_ref().map(|table| table.id()).or(damaged);
+    let id = id.ok_or_else(|| Error::not_found(format!("table {name:?} does not exist")))?;
+    let mut backoff = Backoff::for_outage();
+    while let Err(error) = catalog.drop_table(id).await {
+        wait_or_fail(&engine, error, &mut backoff).await?;
+    }
+    lock(&engine.damaged).remove(&name);
+    if let Some(table) = &open {
+        lock(&engine.tables).remove(&name);
+        engine.scheduler.remove_table(id);
+        table.cancel.cancel();
+        engine.count(table);
+    }
+    if let Some(wal) = &engine.wal {
+        wal.release(id, Seq(u64::MAX));
+    }
+    engine
+        .tracker
+        .spawn(collect::delete_dropped(engine.clone(), id, open));
+    Ok(())
+}
+
+/// Lists a table as open, and starts its background work.
+pub(super) fn start(engine: &Arc<EngineInner>, table: Arc<TableInner>) -> Arc<TableInner> {
+    lock(&engine.tables).insert(table.name.clone(), table.clone());
+    engine
+        .tracker
+        .spawn(flush::run(engine.clone(), table.clone()));
+    engine
+        .scheduler
+        .add_table(&table.name, table.manifest.clone());
+    table
+}
