@@ -1,0 +1,431 @@
+//! The one task that owns the plan, the registry and the log, and so needs no lock.
+//!
+//! It works in rounds:
+//! 1. take in every request that has come, as changes to the plan in memory;
+//! 2. end leases that ran out, and hand out tasks;
+//! 3. append all that changed to the plan log, in one record;
+//! 4. only then answer. When the append did not come through, everybody is answered `Unavailable`, the
+//!    changes stay pending, and the next round appends them again before it tells anyone anything.
+//!
+//! While the log is away, nodes are told nothing, and so can keep no lease: step 2 is left out, and when
+//! the log is back every lease begins anew.
+
+mod listing;
+mod persist;
+mod unwatched;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use self::unwatched::Watched;
+use super::{
+    dispatch::dispatch,
+    fairness::Turn,
+    placement::Candidate,
+    plan_log::{PlanLog, Replay},
+    registry::Registry,
+    state::{Limits, Now, Report, Request, State, Task},
+    update::PlanUpdate,
+};
+use crate::{
+    clock::Env,
+    compaction::remote::{AttemptId, JobStatus, NodePoll, PollReply},
+    error::{Error, Result},
+    types::{JobId, NodeId},
+};
+
+/// Requests taken in by one round at most.
+const ROUND_REQUESTS_MAX: usize = 1024;
+/// How soon a node that was just answered is expected to poll again.
+const RETURN_AFTER: Duration = Duration::from_millis(100);
+/// How soon a failed append is tried again when no request asks for it.
+const APPEND_RETRY: Duration = Duration::from_millis(500);
+/// Rest when there is nothing to wait for.
+const IDLE: Duration = Duration::from_secs(60);
+/// Job bodies in one reply, in bytes; what does not fit comes with the next.
+const REPLY_BYTES_MAX: usize = 32 << 20;
+
+pub(super) type Answer<T> = oneshot::Sender<Result<T>>;
+/// Something to look up once all that the plan holds is durable.
+pub(super) type Read = Box<dyn FnOnce(Result<&Core>) + Send>;
+
+/// What the core is asked.
+pub(super) enum Command {
+    Change(Request, Answer<()>),
+    Poll(NodePoll, Duration, Answer<PollReply>),
+    Watch(Watcher),
+    Read(Read),
+}
+
+/// An engine that waits for a job's revision to pass `seen`.
+pub(super) struct Watcher {
+    pub job: JobId,
+    pub seen: u64,
+    pub until: Duration,
+    pub answer: Answer<JobStatus>,
+}
+
+/// A node that waits for an answer.
+struct Waiting {
+    poll: NodePoll,
+    until: Duration,
+    answer: Answer<PollReply>,
+}
+
+pub(super) struct Core {
+    limits: Limits,
+    env: Env,
+    log: Box<dyn PlanLog>,
+    state: State,
+    registry: Registry,
+    turn: Turn,
+    /// Changes in `state` that the log may not hold yet.
+    pending: Vec<PlanUpdate>,
+    updates_since_snapshot: usize,
+    /// The last append did not come through.
+    log_away: bool,
+    acks: Vec<(Answer<()>, Result<()>)>,
+    reads: Vec<Read>,
+    polls: BTreeMap<NodeId, Waiting>,
+    watchers: Vec<Watcher>,
+    watched: Watched,
+    /// When to look again although nobody asks.
+    look_again: Option<Duration>,
+}
+
+impl Core {
+    /// Takes the log over and replays it.
+    pub(super) async fn open(limits: Limits, mut log: Box<dyn PlanLog>, env: Env) -> Result<Self> {
+        let replay = log.open().await?;
+        let updates_since_snapshot = replay.updates.len();
+        let mut core = Self {
+            limits,
+            log,
+            state: State::new(limits),
+            registry: Registry::default(),
+            turn: Turn::default(),
+            pending: Vec::new(),
+            updates_since_snapshot,
+            log_away: false,
+            acks: Vec::new(),
+            reads: Vec::new(),
+            polls: BTreeMap::new(),
+            watchers: Vec::new(),
+            watched: Watched::default(),
+            look_again: None,
+            env,
+        };
+        core.replay(replay);
+        let (jobs, tasks) = (core.state.jobs().count(), core.state.open_tasks());
+        info!(jobs, open_tasks = tasks, "plan log opened");
+        Ok(core)
+    }
+
+    fn replay(&mut self, replay: Replay) {
+        self.state = match replay.snapshot {
+            Some(snapshot) => State::from_snapshot(self.limits, snapshot),
+            None => State::new(self.limits),
+        };
+        for update in &replay.updates {
+            self.state.apply(update);
+        }
+        let now = self.now();
+        self.state.restart(now);
+        let jobs = self.state.jobs().map(|(job, _)| job);
+        self.watched.add(jobs, now.monotonic);
+    }
+
+    /// Works until `stop` or until the log is lost to another.
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                command = commands.recv() => match command {
+                    Some(command) => self.take(command),
+                    None => return Ok(()),
+                },
+                () = tokio::time::sleep(self.rest()) => {}
+            }
+            for _ in 1..ROUND_REQUESTS_MAX {
+                match commands.try_recv() {
+                    Ok(command) => self.take(command),
+                    Err(_) => break,
+                }
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                round = self.round() => round?,
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        let now = self.now().monotonic;
+        match &command {
+            Command::Change(Request::Submit(job), _) => self.watched.touch(job.job, now),
+            Command::Watch(watcher) => self.watched.touch(watcher.job, now),
+            _ => {}
+        }
+        match command {
+            Command::Change(request, answer) => {
+                let result = self.change(&request);
+                self.acks.push((answer, result));
+            }
+            Command::Poll(poll, wait, answer) => self.take_poll(poll, wait, answer),
+            Command::Watch(watcher) => self.watchers.push(watcher),
+            Command::Read(read) => self.reads.push(read),
+        }
+    }
+
+    fn take_poll(&mut self, mut poll: NodePoll, wait: Duration, answer: Answer<PollReply>) {
+        poll.slots_free = poll.slots_free.min(poll.facts.slots);
+        let now = self.now().monotonic;
+        let id = poll.facts.id.clone();
+        let is_new = match self.registry.polled(&poll, now, self.limits.lease) {
+            Ok(is_new) => is_new,
+            Err(error) => return drop(answer.send(Err(error))),
+        };
+        if is_new {
+            let (host, slots) = (&poll.facts.host, poll.facts.slots);
+            info!(node = %id, %host, slots, "node arrived");
+        }
+        if let Err(error) = self.change(&Request::Report(Report::from(&poll))) {
+            return drop(answer.send(Err(error)));
+        }
+        // News deserve an answer at once.
+        let urgent = is_new || !poll.finished.is_empty();
+        let waiting = Waiting {
+            until: if urgent { now } else { now + wait },
+            poll,
+            answer,
+        };
+        if let Some(older) = self.polls.insert(id.clone(), waiting) {
+            let error = Error::conflict(format!("a newer poll of node {id} has come"));
+            drop(older.answer.send(Err(error)));
+        }
+    }
+
+    fn change(&mut self, request: &Request) -> Result<()> {
+        let update = self.state.prepare(request, self.now())?;
+        for entry in &update.requeued {
+            info!(task = %entry.attempt.task, attempts = entry.attempts, reason = %entry.reason, "task requeued");
+        }
+        for entry in &update.failed {
+            warn!(task = %entry.attempt.task, kind = %entry.kind, message = %entry.message, "task failed");
+        }
+        self.state.apply(&update);
+        if update.is_durable() {
+            self.pending.push(update);
+        }
+        Ok(())
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        self.polls.retain(|_, waiting| !waiting.answer.is_closed());
+        self.watchers.retain(|watcher| !watcher.answer.is_closed());
+        if self.log_away {
+            self.look_again = None;
+        } else {
+            self.change(&Request::Expire)?;
+            self.drop_unwatched()?;
+            self.registry
+                .forget(self.now().monotonic, self.limits.lease);
+            self.hand_out()?;
+        }
+        match self.persist().await? {
+            None => self.answer(),
+            Some(error) => {
+                warn!(%error, pending = self.pending.len(), "plan log does not answer");
+                self.refuse(&error.context("plan log"));
+            }
+        }
+        Ok(())
+    }
+
+    fn hand_out(&mut self) -> Result<()> {
+        let now = self.now();
+        let (mut candidates, nodes) = self.candidates(now);
+        let plan = dispatch(&self.state, &mut candidates, &nodes, &mut self.turn, now);
+        for (task, node, session) in plan.assignments {
+            debug!(%task, %node, "task assigned");
+            self.change(&Request::Assign {
+                task,
+                node,
+                session,
+            })?;
+        }
+        let back = plan.held.then_some(now.monotonic + RETURN_AFTER);
+        self.look_again = [back, plan.next_ready].into_iter().flatten().min();
+        Ok(())
+    }
+
+    /// Nodes that wait for an answer or will be back at once; and all that take tasks.
+    fn candidates(&self, now: Now) -> (Vec<Candidate>, BTreeSet<NodeId>) {
+        let (now, lease) = (now.monotonic, self.limits.lease);
+        let takers = self.registry.iter();
+        let takers: Vec<_> = takers
+            .filter(|(_, node)| node.takes_tasks(now, lease))
+            .collect();
+        let candidates = takers.iter().filter_map(|(id, node)| {
+            let assigned: Vec<_> = self.state.assigned_to(id).collect();
+            let slots = node.facts.slots;
+            let slots_free = if let Some(waiting) = self.polls.get(*id) {
+                let known = running(&waiting.poll);
+                let is_news = |(attempt, _): &&(AttemptId, _)| !known.contains(attempt);
+                let unknown = assigned.iter().filter(is_news).count() as u32;
+                waiting.poll.slots_free.saturating_sub(unknown)
+            } else if node.answered.is_some_and(|at| now < at + RETURN_AFTER) {
+                slots.saturating_sub(assigned.len() as u32)
+            } else {
+                return None;
+            };
+            Some(Candidate {
+                id: (*id).clone(),
+                session: node.facts.session,
+                slots,
+                slots_free,
+                bytes: bytes_of(assigned.iter().map(|(_, task)| *task)),
+                waits: self.polls.contains_key(*id),
+            })
+        });
+        let nodes = takers.iter().map(|(id, _)| (*id).clone());
+        (candidates.collect(), nodes.collect())
+    }
+
+    fn answer(&mut self) {
+        for (answer, result) in self.acks.drain(..) {
+            drop(answer.send(result));
+        }
+        self.answer_watchers();
+        self.answer_polls();
+        for read in std::mem::take(&mut self.reads) {
+            read(Ok(self));
+        }
+    }
+
+    fn answer_watchers(&mut self) {
+        let now = self.now().monotonic;
+        for watcher in std::mem::take(&mut self.watchers) {
+            let job = watcher.job;
+            let status = match self.state.job(job) {
+                None => Err(Error::not_found(format!("job {job} is not known"))),
+                Some(job) if job.revision > watcher.seen || watcher.until <= now => {
+                    Ok(job.status())
+                }
+                Some(_) => {
+                    self.watchers.push(watcher);
+                    continue;
+                }
+            };
+            drop(watcher.answer.send(status));
+        }
+    }
+
+    fn answer_polls(&mut self) {
+        let now = self.now().monotonic;
+        for (id, waiting) in std::mem::take(&mut self.polls) {
+            let reply = self.reply(&id, &waiting.poll);
+            let withdrawn = reply.renewed.len() < waiting.poll.running.len();
+            let has_news = withdrawn || !reply.assignments.is_empty();
+            if has_news || waiting.until <= now {
+                self.registry.answered(&id, now);
+                drop(waiting.answer.send(Ok(reply)));
+            } else {
+                self.polls.insert(id, waiting);
+            }
+        }
+    }
+
+    fn reply(&self, id: &NodeId, poll: &NodePoll) -> PollReply {
+        let session = poll.facts.session;
+        let known = running(poll);
+        let renewed = known.iter().copied();
+        let mut reply = PollReply {
+            renewed: renewed
+                .filter(|&attempt| self.state.holds(id, session, attempt))
+                .collect(),
+            acknowledged: poll.finished.iter().map(|report| report.attempt).collect(),
+            lease: self.limits.lease,
+            ..PollReply::default()
+        };
+        let mut bytes = 0;
+        for (attempt, _) in self.state.assigned_to(id) {
+            if known.contains(&attempt) || !self.state.holds(id, session, attempt) {
+                continue;
+            }
+            let job = attempt.task.job;
+            if reply.jobs.last().is_none_or(|(last, _)| *last != job) {
+                let Some(found) = self.state.job(job) else {
+                    continue;
+                };
+                let body = &found.submission.body;
+                bytes += body.len();
+                if bytes > REPLY_BYTES_MAX && !reply.jobs.is_empty() {
+                    break;
+                }
+                reply.jobs.push((job, body.clone()));
+            }
+            reply.assignments.push(attempt);
+        }
+        reply
+    }
+
+    fn refuse(&mut self, error: &Error) {
+        let error = Error::unavailable(error.message());
+        for (answer, _) in self.acks.drain(..) {
+            drop(answer.send(Err(error.clone())));
+        }
+        for watcher in self.watchers.drain(..) {
+            drop(watcher.answer.send(Err(error.clone())));
+        }
+        for waiting in std::mem::take(&mut self.polls).into_values() {
+            drop(waiting.answer.send(Err(error.clone())));
+        }
+        for read in std::mem::take(&mut self.reads) {
+            read(Err(error.clone()));
+        }
+    }
+
+    /// How long to rest when nobody asks anything.
+    fn rest(&self) -> Duration {
+        let now = self.now().monotonic;
+        let retry = (!self.pending.is_empty()).then_some(now + APPEND_RETRY);
+        let lease_end = self.state.next_lease_end().filter(|_| !self.log_away);
+        let next = [lease_end, self.look_again, retry]
+            .into_iter()
+            .flatten()
+            .chain(self.polls.values().map(|waiting| waiting.until))
+            .chain(self.watchers.iter().map(|watcher| watcher.until))
+            .min();
+        next.map_or(IDLE, |next| next.saturating_sub(now))
+            .max(Duration::from_millis(1))
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            monotonic: self.env.monotonic(),
+            unix_ms: self.env.unix_ms(),
+        }
+    }
+}
+
+fn running(poll: &NodePoll) -> BTreeSet<AttemptId> {
+    poll.running.iter().map(|running| running.attempt).collect()
+}
+
+/// What tasks read together. Each size is what some engine said.
+fn bytes_of<'a>(tasks: impl Iterator<Item = &'a Task>) -> u64 {
+    tasks.fold(0, |sum, task| sum.saturating_add(task.bytes))
+}

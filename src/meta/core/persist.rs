@@ -1,0 +1,72 @@
+//! The core and its log: appending what has changed, through outages and doubts, and snapshots.
+
+use tracing::warn;
+
+use super::Core;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Updates after which a snapshot is appended, so that a replay stays short.
+const SNAPSHOT_UPDATES: usize = 256;
+
+impl Core {
+    /// Appends what is pending. Returns why it may not be in the log yet, or `None` when it is.
+    ///
+    /// Nodes that polled meanwhile were not heard: when it took long, every lease begins anew.
+    pub(super) async fn persist(&mut self) -> Result<Option<Error>> {
+        if self.pending.is_empty() {
+            return Ok(None);
+        }
+        let began = self.now().monotonic;
+        match self.append_pending().await {
+            Ok(()) => {
+                self.updates_since_snapshot += self.pending.len();
+                self.pending.clear();
+                self.take_snapshot().await?;
+                let now = self.now();
+                let deaf = now.monotonic.saturating_sub(began);
+                if std::mem::take(&mut self.log_away) || deaf > self.limits.lease / 4 {
+                    self.state.restart(now);
+                }
+                Ok(None)
+            }
+            Err(error) if can_wait(&error) => {
+                self.log_away = true;
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn append_pending(&mut self) -> Result<()> {
+        match self.log.append(&self.pending).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            appended => return appended,
+        }
+        let replay = self.log.open().await?;
+        self.replay(replay);
+        let pending = self.pending.iter();
+        pending.for_each(|update| self.state.apply(update));
+        self.log.append(&self.pending).await
+    }
+
+    async fn take_snapshot(&mut self) -> Result<()> {
+        if self.updates_since_snapshot < SNAPSHOT_UPDATES {
+            return Ok(());
+        }
+        match self.log.append_snapshot(&self.state.snapshot()).await {
+            Ok(()) => self.updates_since_snapshot = 0,
+            Err(error) if can_wait(&error) => {
+                warn!(%error, "snapshot of the plan not written");
+                // Not again with each append: a snapshot is large.
+                self.updates_since_snapshot = SNAPSHOT_UPDATES / 2;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Whether an append that ended so may succeed later.
+fn can_wait(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Conflict)
+}

@@ -1,0 +1,34 @@
+//! The meta service: takes jobs from engines, finds nodes, and shares the tasks out among them.
+//!
+//! ```text
+//! engines ──submit, watch, release──┐
+//! nodes ────poll────────────────────┤► MetaService ► core ► state      what is planned (pure)
+//! operators ─nodes, jobs────────────┘                   ├─ registry   who is there (soft)
+//!                                                       ├─ dispatch   who gets what: fairness, placement (pure)
+//!                                                       └─ plan_log   what must survive
+//! ```
+//!
+//! Meta moves tasks; it never reads a manifest, and what it loses can only delay work: results are
+//! objects, and engines submit again what meta has forgotten. Every change is appended to the plan log
+//! before its effect is told to anyone.
+
+mod admin;
+mod codec;
+mod core;
+mod dispatch;
+mod fairness;
+mod placement;
+mod plan_log;
+mod registry;
+mod service;
+pub mod state;
+#[cfg(test)]
+mod tests;
+mod update;
+
+pub use admin::{JobInfo, NodeInfo, NodeState, TaskInfo};
+pub use plan_log::{MemoryPlanLog, ObjectPlanLog, PlanLog, Replay, open_plan_log};
+pub use service::MetaService;
+pub use update::{
+    Assigned, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Renewed, Requeued,
+};

@@ -1,0 +1,238 @@
+//! Where the plan survives: in memory, for tests and for fleets that may forget their queue; or as a
+//! numbered log under a root of an object store.
+//!
+//! A log may hold an update twice, when the first append of it was lost and then was not: applying it
+//! again changes nothing.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+
+use super::{
+    codec,
+    update::{PlanSnapshot, PlanUpdate},
+};
+use crate::{
+    clock::Env,
+    error::{Error, Result},
+    store::{
+        Store, layout,
+        log::{Log, LogWriter, RecordKind},
+    },
+    types::Epoch,
+};
+
+/// What a plan log held when it was opened: the newest snapshot, and the updates after it, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Replay {
+    /// The plan as it once was; `None` when no snapshot has been taken.
+    pub snapshot: Option<PlanSnapshot>,
+    /// What changed since.
+    pub updates: Vec<PlanUpdate>,
+}
+
+/// A log of plan updates with one writer: the meta service that opened it last.
+#[async_trait]
+pub trait PlanLog: Send + 'static {
+    /// Takes the log over; whoever had it is fenced. May be called again, after a `Conflict`. Until it
+    /// succeeds, nothing can be appended.
+    ///
+    /// # Errors
+    /// `Fenced` when this log was open before and another has taken over since. `Corrupt`, naming the
+    /// object; `Unavailable`.
+    async fn open(&mut self) -> Result<Replay>;
+
+    /// Appends `updates`, all or none, durably.
+    ///
+    /// # Errors
+    /// `Fenced` when another has taken over. `Unavailable`: they may be in the log or not; append them
+    /// again. `Conflict`: open again, then append them again.
+    async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()>;
+
+    /// Appends all that the updates so far add up to, so that a replay can start there.
+    ///
+    /// # Errors
+    /// As for [`Self::append`].
+    async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()>;
+}
+
+/// The plan log that a configuration names: `memory:///` or the URL of a root.
+///
+/// # Errors
+/// `Invalid` for a URL that names no store.
+pub fn open_plan_log(url: &str, env: Env) -> Result<Box<dyn PlanLog>> {
+    if url.starts_with("memory:") {
+        return Ok(Box::new(MemoryPlanLog::default()));
+    }
+    Ok(Box::new(ObjectPlanLog::new(Store::open(url)?, env)))
+}
+
+/// A plan log in memory. Clones share it, each a writer of its own.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryPlanLog {
+    shared: Arc<Mutex<Records>>,
+    epoch: u64,
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    epoch: u64,
+    snapshot: Option<bytes::Bytes>,
+    updates: Vec<bytes::Bytes>,
+}
+
+impl MemoryPlanLog {
+    fn write(&self, change: impl FnOnce(&mut Records)) -> Result<()> {
+        let mut records = self.shared.lock().expect("no panic under this lock");
+        self.check_epoch(&records)?;
+        change(&mut records);
+        Ok(())
+    }
+
+    fn check_epoch(&self, records: &Records) -> Result<()> {
+        if records.epoch != self.epoch {
+            let (ours, theirs) = (self.epoch, records.epoch);
+            return Err(Error::fenced(format!(
+                "plan log in memory was opened with epoch {theirs}; ours is {ours}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PlanLog for MemoryPlanLog {
+    async fn open(&mut self) -> Result<Replay> {
+        let mut records = self.shared.lock().expect("no panic under this lock");
+        if self.epoch > 0 {
+            self.check_epoch(&records)?;
+        }
+        records.epoch += 1;
+        self.epoch = records.epoch;
+        let mut replay = Replay {
+            snapshot: match records.snapshot.clone() {
+                Some(body) => Some(codec::decode_snapshot(body)?),
+                None => None,
+            },
+            updates: Vec::new(),
+        };
+        for body in &records.updates {
+            replay.updates.extend(codec::decode_updates(body.clone())?);
+        }
+        Ok(replay)
+    }
+
+    async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()> {
+        let body = codec::encode_updates(updates);
+        self.write(|records| records.updates.push(body))
+    }
+
+    async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
+        let body = codec::encode_snapshot(snapshot);
+        self.write(|records| {
+            records.snapshot = Some(body);
+            records.updates.clear();
+        })
+    }
+}
+
+/// A plan log on an object store: the numbered log in the root's `meta/` folder.
+#[derive(Debug)]
+pub struct ObjectPlanLog {
+    log: Log,
+    writer: Option<LogWriter>,
+    /// Of the last writer, when there has been one.
+    epoch: Option<Epoch>,
+    /// Attempt ids of claims made since then: any of them may be in the log, its answer lost.
+    claims: Vec<u128>,
+    env: Env,
+}
+
+impl ObjectPlanLog {
+    /// The plan log under the root `store`.
+    pub fn new(store: Store, env: Env) -> Self {
+        Self {
+            log: Log::new(store, layout::META),
+            writer: None,
+            epoch: None,
+            claims: Vec::new(),
+            env,
+        }
+    }
+
+    async fn write(&mut self, kind: RecordKind, body: bytes::Bytes) -> Result<()> {
+        let writer = self
+            .writer
+            .as_mut()
+            .ok_or_else(|| Error::conflict("plan log must be opened again"))?;
+        writer.append(kind, body, self.env.random()).await.map(drop)
+    }
+
+    /// Whoever has lost the log to another does not take it back.
+    async fn check_epoch(&self) -> Result<()> {
+        let Some(mut ours) = self.epoch else {
+            return Ok(());
+        };
+        let records = self.log.read().await?;
+        let claimed = records.iter();
+        let claimed = claimed.filter(|record| self.claims.contains(&record.attempt));
+        ours = claimed.map(|record| record.epoch).fold(ours, Epoch::max);
+        match records.iter().find(|record| record.epoch > ours) {
+            None => Ok(()),
+            Some(found) => {
+                let name = layout::log_record(layout::META, found.number);
+                let theirs = found.epoch;
+                Err(Error::fenced(format!(
+                    "{name} was written with epoch {theirs}; ours is {ours}"
+                )))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl PlanLog for ObjectPlanLog {
+    async fn open(&mut self) -> Result<Replay> {
+        // The claim may get into the log although its answer is lost. Then it stands in the old
+        // writer's way, who would take it for another's.
+        self.writer = None;
+        self.check_epoch().await?;
+        let (env, claims) = (&self.env, &mut self.claims);
+        let claim = || {
+            claims.push(env.random());
+            claims[claims.len() - 1]
+        };
+        let (writer, records) = LogWriter::open(self.log.clone(), claim).await?;
+        self.claims.clear();
+        self.epoch = Some(writer.epoch());
+        self.writer = Some(writer);
+        let mut replay = Replay::default();
+        for record in records {
+            let name = layout::log_record(layout::META, record.number);
+            let context = |error: Error| error.context(format!("plan log record {name}"));
+            match record.kind {
+                RecordKind::Claim => {}
+                RecordKind::Edit => {
+                    let updates = codec::decode_updates(record.body).map_err(context)?;
+                    replay.updates.extend(updates);
+                }
+                RecordKind::Snapshot => {
+                    let snapshot = codec::decode_snapshot(record.body).map_err(context)?;
+                    replay.snapshot = Some(snapshot);
+                    replay.updates.clear();
+                }
+            }
+        }
+        Ok(replay)
+    }
+
+    async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()> {
+        self.write(RecordKind::Edit, codec::encode_updates(updates))
+            .await
+    }
+
+    async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
+        self.write(RecordKind::Snapshot, codec::encode_snapshot(snapshot))
+            .await
+    }
+}

@@ -1,0 +1,112 @@
+//! Which nodes there are. Soft: a node makes itself known by polling, and after a restart of meta all
+//! that live are back within a poll.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::admin::NodeState;
+use crate::{
+    compaction::remote::{CAPABILITY, NodeFacts, NodePoll},
+    error::{Error, Result},
+    types::NodeId,
+};
+
+/// Leases after which a silent node counts as gone.
+const GONE_AFTER_LEASES: u32 = 10;
+/// Leases after which a node that is gone is forgotten.
+const FORGOTTEN_AFTER_LEASES: u32 = 360;
+
+/// A node that has polled.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub facts: NodeFacts,
+    pub slots_free: u32,
+    pub draining: bool,
+    /// When it last polled, on the monotonic clock.
+    pub polled: Duration,
+    /// When it was last answered.
+    pub answered: Option<Duration>,
+}
+
+impl Node {
+    /// What to think of it, `lease` being how long a node may be silent.
+    pub(super) fn state(&self, now: Duration, lease: Duration) -> NodeState {
+        let silent = now.saturating_sub(self.polled);
+        match (silent > lease, self.draining) {
+            (false, false) => NodeState::Active,
+            (false, true) => NodeState::Draining,
+            // It said that it would end.
+            (true, true) => NodeState::Gone,
+            (true, false) if silent > lease * GONE_AFTER_LEASES => NodeState::Gone,
+            (true, false) => NodeState::Silent,
+        }
+    }
+
+    /// Whether it may be given tasks.
+    pub(super) fn takes_tasks(&self, now: Duration, lease: Duration) -> bool {
+        let can = |capability: &String| capability == CAPABILITY;
+        self.state(now, lease) == NodeState::Active && self.facts.capabilities.iter().any(can)
+    }
+}
+
+/// The nodes that have polled, by id.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Registry {
+    nodes: BTreeMap<NodeId, Node>,
+}
+
+impl Registry {
+    /// Takes note of a poll. Returns whether the node is new, or another process.
+    ///
+    /// Of two processes with one id the one with the greater session is the node, for as long as it is
+    /// heard of within `lease`: the clock that leads sessions may have been set back between two starts.
+    ///
+    /// # Errors
+    /// `Fenced` when a newer process, which is alive, has that node's id.
+    pub(super) fn polled(
+        &mut self,
+        poll: &NodePoll,
+        now: Duration,
+        lease: Duration,
+    ) -> Result<bool> {
+        let facts = &poll.facts;
+        let known = self.nodes.get(&facts.id);
+        let is_alive = |node: &&Node| now.saturating_sub(node.polled) <= lease;
+        let newer = known.filter(|node| node.facts.session > facts.session);
+        if let Some(newer) = newer.filter(is_alive) {
+            return Err(Error::fenced(format!(
+                "node id {} is in use by a process that started later, on host {}",
+                facts.id, newer.facts.host
+            )));
+        }
+        let answered = known.and_then(|node| node.answered);
+        let is_new = known.is_none_or(|node| node.facts.session != facts.session);
+        let node = Node {
+            facts: facts.clone(),
+            slots_free: if poll.draining { 0 } else { poll.slots_free },
+            draining: poll.draining,
+            polled: now,
+            answered: answered.filter(|_| !is_new),
+        };
+        self.nodes.insert(facts.id.clone(), node);
+        Ok(is_new)
+    }
+
+    /// Takes note of an answer to a poll.
+    pub(super) fn answered(&mut self, node: &NodeId, now: Duration) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.answered = Some(now);
+        }
+    }
+
+    /// Every node that is remembered, by id.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
+        self.nodes.iter()
+    }
+
+    /// Forgets nodes that have been gone for long.
+    pub(super) fn forget(&mut self, now: Duration, lease: Duration) {
+        let age = lease * FORGOTTEN_AFTER_LEASES;
+        self.nodes
+            .retain(|_, node| now.saturating_sub(node.polled) <= age);
+    }
+}

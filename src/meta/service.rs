@@ -1,0 +1,189 @@
+//! The meta service as its callers hold it: every call is a message to the core and its answer.
+
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::{
+    admin::{JobInfo, NodeInfo},
+    core::{Answer, Command, Core, Watcher},
+    plan_log::PlanLog,
+    state::{Limits, Request},
+};
+use crate::{
+    clock::Env,
+    compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
+    config::MetaConfig,
+    error::{Error, ErrorKind, Result},
+    types::JobId,
+};
+
+/// Longest wait of a watch.
+const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Calls that may wait for the core's next round.
+const CALLS_MAX: usize = 4096;
+
+/// A running meta service. Dropping the last handle stops it; [`close`](Self::close) also waits for it.
+#[derive(Debug)]
+pub struct MetaService {
+    commands: mpsc::Sender<Command>,
+    env: Env,
+    lease: Duration,
+    stop: CancellationToken,
+    ended: CancellationToken,
+    end: Arc<OnceLock<Result<()>>>,
+    core: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl MetaService {
+    /// Takes over `log`, replays it, and starts. Running tasks have a lease's time to come back.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad configuration; `Corrupt` names the damaged record; `Unavailable`.
+    pub async fn open(config: MetaConfig, log: Box<dyn PlanLog>, env: Env) -> Result<Arc<Self>> {
+        config.validate()?;
+        let limits = Limits::from(&config);
+        let core = Core::open(limits, log, env.clone()).await?;
+        let (commands, receiver) = mpsc::channel(CALLS_MAX);
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let end = Arc::new(OnceLock::new());
+        let task = {
+            let (stop, end, ended) = (stop.clone(), end.clone(), ended.clone().drop_guard());
+            async move {
+                let result = core.run(receiver, stop).await;
+                if let Err(error) = &result {
+                    error!(%error, "meta service ends");
+                }
+                drop(end.set(result));
+                drop(ended);
+            }
+        };
+        Ok(Arc::new(Self {
+            commands,
+            env,
+            lease: limits.lease,
+            stop,
+            ended,
+            end,
+            core: tokio::sync::Mutex::new(Some(tokio::spawn(task))),
+        }))
+    }
+
+    /// Serves until `shutdown`, then closes.
+    ///
+    /// # Errors
+    /// `Fenced` when another meta service has taken over the log; what else made the log useless.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            () = shutdown => {}
+            () = self.ended.cancelled() => {}
+        }
+        self.close().await
+    }
+
+    /// Stops, and waits until it has. From then on every call answers `Unavailable`.
+    ///
+    /// # Errors
+    /// As for [`Self::run`], when it had ended before.
+    pub async fn close(&self) -> Result<()> {
+        self.stop.cancel();
+        if let Some(core) = self.core.lock().await.take() {
+            core.await
+                .map_err(|error| Error::internal("meta service panicked").with_source(error))?;
+        }
+        self.end.get().cloned().unwrap_or(Ok(()))
+    }
+
+    /// A node's long poll: answered when there is something to say, or after `wait`, which is cut to a
+    /// third of a lease.
+    ///
+    /// # Errors
+    /// `Fenced` while another process with the node's id, started since, is alive; `Conflict` when a newer poll of
+    /// the node has come; `Unavailable`.
+    pub async fn poll(&self, poll: NodePoll, wait: Duration) -> Result<PollReply> {
+        let wait = wait.min(self.lease / 3);
+        self.call(|answer| Command::Poll(poll, wait, answer)).await
+    }
+
+    /// The nodes that have polled, by id.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
+        self.read(Core::nodes).await
+    }
+
+    /// The jobs, in the order of submission. Those of an engine that has vanished are dropped once nobody
+    /// has watched them for an hour.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn jobs(&self) -> Result<Vec<JobInfo>> {
+        self.read(Core::jobs).await
+    }
+
+    async fn read<T: Send + 'static>(&self, look: fn(&Core) -> T) -> Result<T> {
+        self.call(|answer: Answer<T>| {
+            Command::Read(Box::new(move |core| drop(answer.send(core.map(look)))))
+        })
+        .await
+    }
+
+    async fn change(&self, request: Request) -> Result<()> {
+        self.call(|answer| Command::Change(request, answer)).await
+    }
+
+    async fn call<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        if self.commands.send(command(answer)).await.is_err() {
+            return Err(self.ended_error());
+        }
+        answered.await.unwrap_or_else(|_| Err(self.ended_error()))
+    }
+
+    fn ended_error(&self) -> Error {
+        match self.end.get() {
+            Some(Err(error)) if error.kind() == ErrorKind::Fenced => {
+                Error::unavailable("another meta service has taken over").with_source(error.clone())
+            }
+            Some(Err(error)) => {
+                Error::unavailable("meta service has failed").with_source(error.clone())
+            }
+            _ => Error::unavailable("meta service is shut down"),
+        }
+    }
+}
+
+#[async_trait]
+impl JobService for MetaService {
+    async fn submit(&self, job: JobSubmission) -> Result<()> {
+        self.change(Request::Submit(Arc::new(job))).await
+    }
+
+    async fn watch(&self, job: JobId, seen: u64, wait: Duration) -> Result<JobStatus> {
+        let until = self.env.monotonic() + wait.min(WATCH_WAIT_MAX);
+        self.call(|answer| {
+            Command::Watch(Watcher {
+                job,
+                seen,
+                until,
+                answer,
+            })
+        })
+        .await
+    }
+
+    async fn release(&self, job: JobId) -> Result<()> {
+        self.change(Request::Release(job)).await
+    }
+}

@@ -1,0 +1,263 @@
+//! What a node holds: running attempts, and ended ones that meta has not acknowledged.
+//!
+//! An attempt that meta disowned is stopped and no more spoken of, but occupies its slot until it really
+//! has ended. If it ends well all the same, that is reported: a result that exists counts.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    runtime::Handle,
+    task::{Id, JoinError, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::TaskRunner;
+use crate::{
+    compaction::{
+        Attempt, CompactionJob, Progress,
+        remote::{AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
+    },
+    error::{Error, ErrorKind, Result, panic_text},
+    types::{NodeId, TaskId},
+};
+
+/// How long a cancelled attempt may take to end before it is dropped.
+pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// A running attempt.
+struct Running {
+    progress: Arc<Progress>,
+    cancel: CancellationToken,
+    disowned: bool,
+}
+
+/// A job as it came. It is decoded where its tasks run: a decoder that panics at it ends them, and not the
+/// node.
+struct Body {
+    bytes: Bytes,
+    decoded: OnceLock<Result<Arc<CompactionJob>>>,
+}
+
+impl Body {
+    fn new(bytes: Bytes) -> Self {
+        let decoded = OnceLock::new();
+        Self { bytes, decoded }
+    }
+
+    /// The job that `task` is of.
+    fn job_of(&self, task: TaskId) -> Result<Arc<CompactionJob>> {
+        let decode = || CompactionJob::decode(self.bytes.clone()).map(Arc::new);
+        let job = self.decoded.get_or_init(decode).clone()?;
+        if task.index as usize >= job.tasks.len() {
+            let tasks = job.tasks.len();
+            return Err(Error::invalid(format!(
+                "task {task}: its job has {tasks} tasks"
+            )));
+        }
+        Ok(job)
+    }
+}
+
+/// Everything a node holds. Dropping it aborts what runs.
+pub(super) struct Held {
+    node: NodeId,
+    slots: usize,
+    runner: Arc<dyn TaskRunner>,
+    runtime: Handle,
+    running: BTreeMap<AttemptId, Running>,
+    finished: BTreeMap<AttemptId, TaskEnd>,
+    tasks: JoinSet<Result<()>>,
+    /// Tells whose a finished task was, even when it panicked.
+    attempts: HashMap<Id, AttemptId>,
+}
+
+impl Held {
+    pub(super) fn new(
+        node: NodeId,
+        slots: usize,
+        runner: Arc<dyn TaskRunner>,
+        runtime: Handle,
+    ) -> Self {
+        Self {
+            node,
+            slots,
+            runner,
+            runtime,
+            running: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            attempts: HashMap::new(),
+        }
+    }
+
+    pub(super) fn slots_free(&self) -> usize {
+        self.slots.saturating_sub(self.running.len())
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    pub(super) fn has_reports(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    pub(super) fn progress(&self) -> Vec<TaskProgress> {
+        let owned = self.running.iter().filter(|(_, running)| !running.disowned);
+        owned
+            .map(|(&attempt, running)| TaskProgress {
+                attempt,
+                progress: running.progress.rows(),
+            })
+            .collect()
+    }
+
+    pub(super) fn reports(&self) -> Vec<TaskReport> {
+        let finished = self.finished.iter();
+        finished
+            .map(|(&attempt, end)| TaskReport {
+                attempt,
+                end: end.clone(),
+            })
+            .collect()
+    }
+
+    /// Does what meta says. With `draining` set, what has not begun is handed back.
+    pub(super) fn obey(&mut self, reply: &PollReply, draining: bool) {
+        for attempt in &reply.acknowledged {
+            self.finished.remove(attempt);
+        }
+        for (attempt, running) in &mut self.running {
+            if !running.disowned && !reply.renewed.contains(attempt) {
+                debug!(task = %attempt.task, token = %attempt.token, "meta is silent about a task: stopping it");
+                running.disowned = true;
+                running.cancel.cancel();
+            }
+        }
+        let bodies = reply.jobs.iter().cloned();
+        let bodies = bodies.map(|(job, bytes)| (job, Arc::new(Body::new(bytes))));
+        let bodies: HashMap<_, _> = bodies.collect();
+        for &attempt in &reply.assignments {
+            if self.running.contains_key(&attempt) || self.finished.contains_key(&attempt) {
+                continue;
+            }
+            let id = attempt.task.job;
+            let started = match bodies.get(&id) {
+                Some(body) => self.start(body.clone(), attempt, draining),
+                None => Err(Error::internal(format!("job {id} came without its body"))),
+            };
+            if let Err(error) = started {
+                self.finished.insert(attempt, failed(&error));
+            }
+        }
+    }
+
+    fn start(&mut self, body: Arc<Body>, attempt: AttemptId, draining: bool) -> Result<()> {
+        let AttemptId { task, token } = attempt;
+        if draining {
+            return Err(Error::closed(format!("node {} is draining", self.node)));
+        }
+        if self.slots_free() == 0 {
+            return Err(Error::closed(format!(
+                "node {} has no free slot",
+                self.node
+            )));
+        }
+        let running = Running {
+            progress: Arc::default(),
+            cancel: CancellationToken::new(),
+            disowned: false,
+        };
+        let handed = Attempt {
+            token,
+            node: self.node.clone(),
+            progress: running.progress.clone(),
+            cancel: running.cancel.clone(),
+        };
+        let (runner, cancel) = (self.runner.clone(), running.cancel.clone());
+        let work = async move {
+            let run = async { runner.run(body.job_of(task)?, task.index, handed).await };
+            tokio::select! {
+                result = run => result,
+                () = overdue(cancel) => Err(Error::closed("cancelled, and did not end in time")),
+            }
+        };
+        debug!(%task, %token, "task started");
+        let handle = self.tasks.spawn_on(work, &self.runtime);
+        self.attempts.insert(handle.id(), attempt);
+        self.running.insert(attempt, running);
+        Ok(())
+    }
+
+    /// Waits until an attempt ends, for ever when none runs. Cancel-safe.
+    pub(super) async fn next_end(&mut self) {
+        let Some(joined) = self.tasks.join_next_with_id().await else {
+            return std::future::pending().await;
+        };
+        let (id, result) = match joined {
+            Ok((id, result)) => (id, result),
+            Err(error) => (error.id(), Err(died(error))),
+        };
+        let Some(attempt) = self.attempts.remove(&id) else {
+            return;
+        };
+        let disowned = self.running.remove(&attempt).is_some_and(|r| r.disowned);
+        let AttemptId { task, token } = attempt;
+        let end = match result {
+            Ok(()) => {
+                debug!(%task, %token, "task done");
+                TaskEnd::Done
+            }
+            Err(error) if disowned => {
+                debug!(%task, %token, %error, "disowned task ended");
+                return;
+            }
+            Err(error) => {
+                if error.kind() != ErrorKind::Closed {
+                    warn!(%task, %token, %error, "task failed");
+                }
+                failed(&error)
+            }
+        };
+        self.finished.insert(attempt, end);
+    }
+
+    /// Stops everything; what is stopped will be reported as handed back.
+    pub(super) fn cancel_all(&mut self) {
+        self.running
+            .values()
+            .for_each(|running| running.cancel.cancel());
+    }
+}
+
+async fn overdue(cancel: CancellationToken) {
+    cancel.cancelled().await;
+    tokio::time::sleep(CANCEL_GRACE).await;
+}
+
+fn failed(error: &Error) -> TaskEnd {
+    TaskEnd::Failed {
+        kind: error.kind(),
+        message: error_text(error),
+    }
+}
+
+/// Message and sources: the kind travels beside it.
+fn error_text(error: &Error) -> String {
+    let text = error.to_string();
+    let kind = format!("{}: ", error.kind());
+    text.strip_prefix(&kind).unwrap_or(&text).to_owned()
+}
+
+fn died(error: JoinError) -> Error {
+    match error.try_into_panic() {
+        Ok(panic) => Error::internal(format!("task panicked: {}", panic_text(panic.as_ref()))),
+        Err(_) => Error::closed("task was aborted"),
+    }
+}

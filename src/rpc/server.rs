@@ -1,0 +1,207 @@
+//! Serves a meta service over gRPC.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, async_trait, transport::Server};
+use tracing::warn;
+
+use super::{KEEP_ALIVE, MESSAGE_BYTES_MAX, status::to_status};
+use crate::{
+    compaction::remote::JobService,
+    error::{Error, Result},
+    meta::MetaService,
+    proto::{
+        self as pb,
+        admin_server::{Admin, AdminServer},
+        jobs_server::{Jobs, JobsServer},
+        nodes_server::{Nodes, NodesServer},
+    },
+};
+
+/// How long connections may take to end once the service is closed.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// Serves `service` on `listener` until `shutdown`, then closes it.
+///
+/// # Errors
+/// `Fenced` when another meta service has taken over the plan log; `Unavailable` when the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    service: Arc<MetaService>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
+    let closed = CancellationToken::new();
+    let surface = Surface {
+        service: service.clone(),
+    };
+    let router = Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .tcp_nodelay(true)
+        .add_service(
+            JobsServer::new(surface.clone())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+        )
+        .add_service(
+            NodesServer::new(surface.clone())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+        )
+        .add_service(AdminServer::new(surface).max_encoding_message_size(MESSAGE_BYTES_MAX));
+    let incoming = TcpListenerStream::new(listener);
+    let closing = closed.clone().cancelled_owned();
+    let served = router.serve_with_incoming_shutdown(incoming, closing);
+    let served = async {
+        tokio::select! {
+            served = served => served
+                .map_err(|error| Error::unavailable("grpc server failed").with_source(error)),
+            () = overdue(&closed) => {
+                warn!("connections did not end in time");
+                Ok(())
+            }
+        }
+    };
+    // The service closes first: that answers the long polls, and lets the server end at once.
+    let run = async {
+        let result = service.run(shutdown).await;
+        closed.cancel();
+        result
+    };
+    let (run, served) = tokio::join!(run, served);
+    run.and(served)
+}
+
+async fn overdue(closed: &CancellationToken) {
+    closed.cancelled().await;
+    tokio::time::sleep(GOODBYE).await;
+}
+
+/// A meta service that is served from inside another process.
+#[derive(Debug)]
+pub struct Embedded {
+    address: SocketAddr,
+    server: JoinHandle<Result<()>>,
+}
+
+impl Embedded {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until it has ended, which its `shutdown` brings about.
+    ///
+    /// # Errors
+    /// As for [`serve`].
+    pub async fn wait(self) -> Result<()> {
+        let served = self.server.await;
+        served.map_err(|error| Error::internal("grpc server panicked").with_source(error))?
+    }
+}
+
+/// Serves `service` at `listen`, `host:port`, in the background until `shutdown`. Port 0 takes a free one.
+///
+/// # Errors
+/// `Invalid`, naming the address, when it cannot be listened on.
+pub async fn embed(
+    listen: &str,
+    service: Arc<MetaService>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<Embedded> {
+    let cannot = |error| Error::invalid(format!("cannot listen on {listen:?}")).with_source(error);
+    let listener = TcpListener::bind(listen).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    Ok(Embedded {
+        address,
+        server: tokio::spawn(serve(listener, service, shutdown)),
+    })
+}
+
+/// The three services over one meta service.
+#[derive(Clone)]
+struct Surface {
+    service: Arc<MetaService>,
+}
+
+fn answer<T, M: From<T>>(result: Result<T>) -> Result<Response<M>, Status> {
+    match result {
+        Ok(value) => Ok(Response::new(value.into())),
+        Err(error) => Err(to_status(&error)),
+    }
+}
+
+fn checked<M, T: TryFrom<M, Error = Error>>(request: Request<M>) -> Result<T, Status> {
+    let checked = request.into_inner().try_into();
+    checked.map_err(|error: Error| to_status(&error))
+}
+
+fn id<T: std::str::FromStr<Err = Error>>(text: &str) -> Result<T, Status> {
+    text.parse().map_err(|error: Error| to_status(&error))
+}
+
+#[async_trait]
+impl Jobs for Surface {
+    async fn submit(
+        &self,
+        request: Request<pb::SubmitRequest>,
+    ) -> Result<Response<pb::SubmitReply>, Status> {
+        let submitted = self.service.submit(checked(request)?).await;
+        answer(submitted.map(|()| pb::SubmitReply {}))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<pb::WatchRequest>,
+    ) -> Result<Response<pb::WatchReply>, Status> {
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.wait_ms);
+        let job = id(&request.job)?;
+        answer(self.service.watch(job, request.seen, wait).await)
+    }
+
+    async fn release(
+        &self,
+        request: Request<pb::ReleaseRequest>,
+    ) -> Result<Response<pb::ReleaseReply>, Status> {
+        let released = self.service.release(id(&request.into_inner().job)?).await;
+        answer(released.map(|()| pb::ReleaseReply {}))
+    }
+}
+
+#[async_trait]
+impl Nodes for Surface {
+    async fn poll(
+        &self,
+        request: Request<pb::PollRequest>,
+    ) -> Result<Response<pb::PollResponse>, Status> {
+        let wait = Duration::from_millis(request.get_ref().wait_ms);
+        answer(self.service.poll(checked(request)?, wait).await)
+    }
+}
+
+#[async_trait]
+impl Admin for Surface {
+    async fn list_nodes(
+        &self,
+        _request: Request<pb::ListNodesRequest>,
+    ) -> Result<Response<pb::ListNodesReply>, Status> {
+        let nodes = self.service.nodes().await;
+        answer(nodes.map(|nodes| pb::ListNodesReply {
+            nodes: nodes.into_iter().map(Into::into).collect(),
+        }))
+    }
+
+    async fn list_jobs(
+        &self,
+        _request: Request<pb::ListJobsRequest>,
+    ) -> Result<Response<pb::ListJobsReply>, Status> {
+        let jobs = self.service.jobs().await;
+        answer(jobs.map(|jobs| pb::ListJobsReply {
+            jobs: jobs.into_iter().map(Into::into).collect(),
+        }))
+    }
+}
