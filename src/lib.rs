@@ -38,8 +38,12 @@
 //! `compose` puts engine and control plane together, as the configuration says: [`Engine::open`].
 #![warn(missing_docs)]
 
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 pub mod clock;
 pub mod compaction;
+mod compose;
 pub mod config;
 pub mod engine;
 pub mod error;

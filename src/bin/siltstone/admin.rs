@@ -1,0 +1,171 @@
+//! `siltstone nodes` and `siltstone jobs`: what a meta service knows, as a table or as JSON.
+
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+use siltstone::{
+    compaction::remote::TaskState,
+    config::Bytes,
+    error::Result,
+    meta::{JobInfo, NodeInfo, TaskInfo},
+    rpc::AdminClient,
+};
+
+/// Which meta service to ask, and how to print its answer.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Addresses of meta services, tried in order.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:7400"
+    )]
+    meta: Vec<String>,
+    /// Prints JSON, with all there is to know.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the nodes.
+///
+/// # Errors
+/// `Unavailable`, naming the address.
+pub async fn nodes(options: Options) -> Result<()> {
+    let nodes = AdminClient::new(&options.meta)?.nodes().await?;
+    if options.json {
+        return print_json(nodes.iter().map(node_json).collect());
+    }
+    let mut table = new_table([
+        "node",
+        "state",
+        "slots free",
+        "tasks",
+        "bytes",
+        "host",
+        "version",
+        "last poll",
+    ]);
+    for node in &nodes {
+        let facts = &node.facts;
+        table.add_row([
+            facts.id.to_string(),
+            node.state.as_str().to_owned(),
+            format!("{} of {}", node.slots_free, facts.slots),
+            node.tasks.to_string(),
+            Bytes(node.bytes).to_string(),
+            facts.host.clone(),
+            facts.version.clone(),
+            format!("{:.1} s ago", node.silent.as_secs_f64()),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Lists the jobs.
+///
+/// # Errors
+/// `Unavailable`, naming the address.
+pub async fn jobs(options: Options) -> Result<()> {
+    let jobs = AdminClient::new(&options.meta)?.jobs().await?;
+    if options.json {
+        return print_json(jobs.iter().map(job_json).collect());
+    }
+    let mut table = new_table([
+        "job", "owner", "what", "queued", "running", "done", "failed", "nodes",
+    ]);
+    for job in &jobs {
+        let count = |name: &str| {
+            let states = job.tasks.iter().map(|task| state(&task.state).0);
+            states.filter(|state| *state == name).count().to_string()
+        };
+        let running = job
+            .tasks
+            .iter()
+            .filter(|task| matches!(task.state, TaskState::Running { .. }));
+        let mut nodes: Vec<&str> = running.filter_map(|task| state(&task.state).1).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        table.add_row([
+            job.job.to_string(),
+            job.owner.to_string(),
+            job.label.clone(),
+            count("queued"),
+            count("running"),
+            count("done"),
+            count("failed"),
+            nodes.join(" "),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// A task's state in one word, and the node that it names.
+fn state(state: &TaskState) -> (&'static str, Option<&str>) {
+    match state {
+        TaskState::Queued => ("queued", None),
+        TaskState::Running { node, .. } => ("running", Some(&node.0)),
+        TaskState::Done { node } => ("done", Some(&node.0)),
+        TaskState::Failed { .. } => ("failed", None),
+    }
+}
+
+fn node_json(node: &NodeInfo) -> Value {
+    let facts = &node.facts;
+    json!({
+        "node": facts.id.0,
+        "state": node.state.as_str(),
+        "slots": facts.slots,
+        "slots_free": node.slots_free,
+        "tasks": node.tasks,
+        "bytes": node.bytes,
+        "memory_bytes": facts.memory_bytes,
+        "host": facts.host,
+        "version": facts.version,
+        "capabilities": facts.capabilities,
+        "silent_ms": millis(node.silent),
+    })
+}
+
+fn job_json(job: &JobInfo) -> Value {
+    json!({
+        "job": job.job.to_string(),
+        "owner": job.owner.0,
+        "label": job.label,
+        "submitted_ms": job.submitted_ms,
+        "tasks": job.tasks.iter().map(task_json).collect::<Vec<_>>(),
+    })
+}
+
+fn task_json(task: &TaskInfo) -> Value {
+    let (state, node) = state(&task.state);
+    json!({
+        "index": task.index,
+        "bytes": task.bytes,
+        "state": state,
+        "node": node,
+        "attempts": task.attempts,
+        "last_failure": task.last_failure,
+        "progress": task.progress,
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn print_json(values: Vec<Value>) -> Result<()> {
+    println!("{:#}", Value::Array(values));
+    Ok(())
+}
+
+fn new_table<const N: usize>(headings: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.set_header(headings);
+    table
+}

@@ -1,0 +1,61 @@
+//! The operator's tool: a demo on real data, and what a meta service knows about nodes and jobs.
+//!
+//! The hidden commands `meta` and `node` are the services that also come as the binaries
+//! `compaction-meta` and `compaction-node`: with them this one file is a whole cluster, which the demo
+//! starts from itself.
+
+mod admin;
+mod demo;
+mod flights;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use siltstone::{
+    cli::{self, meta, node},
+    error::Result,
+};
+
+#[derive(Parser)]
+#[command(version, about = "Siltstone: an embeddable LSM storage engine", long_about = None)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replays a year of flights into a table, compacts it in this process and on compaction nodes, and
+    /// checks what comes out.
+    Demo(demo::Options),
+    /// Lists the compaction nodes that a meta service knows.
+    Nodes(admin::Options),
+    /// Lists the compaction jobs that a meta service has.
+    Jobs(admin::Options),
+    /// Runs a meta service, as `compaction-meta` does.
+    #[command(hide = true)]
+    Meta(meta::Options),
+    /// Runs a compaction node, as `compaction-node` does.
+    #[command(hide = true)]
+    Node(node::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match arguments.command {
+        Command::Meta(_) | Command::Node(_) => "info",
+        _ => "warn",
+    };
+    cli::init_logging(level);
+    cli::run("siltstone", run(arguments.command))
+}
+
+async fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Demo(options) => demo::run(options).await,
+        Command::Nodes(options) => admin::nodes(options).await,
+        Command::Jobs(options) => admin::jobs(options).await,
+        Command::Meta(options) => meta::run(options).await,
+        Command::Node(options) => node::run(options).await,
+    }
+}
