@@ -1,0 +1,175 @@
+//! An engine in a process of its own, so that it can be killed: this very test program, run for the one
+//! test `child` with what it needs in its environment. It prints the number of each batch that was
+//! acknowledged; `killed in the middle` means that the parent kills it and believes those lines.
+
+use std::{io::Write, path::Path, process::Stdio};
+
+use siltstone::{
+    config::{Bytes, CompactionMode, EngineConfig},
+    engine::Engine,
+    types::{TableOptions, TableSchema},
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+use crate::{
+    cluster::PATIENCE,
+    support::{
+        flights,
+        flights::{Flights, KEY},
+        url_of,
+    },
+};
+
+const ROOT: &str = "TEST_ENGINE_ROOT";
+const META: &str = "TEST_ENGINE_META";
+const FLIGHTS: &str = "TEST_ENGINE_FLIGHTS";
+const LOAD: &str = "TEST_ENGINE_LOAD";
+const ACKNOWLEDGED: &str = "acknowledged ";
+
+/// Rows of a batch that the process writes.
+pub const BATCH_ROWS: usize = 500;
+
+/// What there is to compact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Small jobs all the time, while rows are written.
+    Steady,
+    /// One job of many tasks, when all is written.
+    OneBigJob,
+}
+
+impl Load {
+    /// The configuration of an engine under this load; whoever opens the root after it uses the same.
+    pub fn config(self, root: &Path, meta: Option<&str>) -> EngineConfig {
+        let mut config = config(root, meta);
+        if self == Self::OneBigJob {
+            config.compaction.l0_runs_trigger = 1_000;
+            config.compaction.l0_runs_stop = 2_000;
+        }
+        config
+    }
+
+    /// The schema of the table of flights.
+    pub fn schema(self, flights: &Flights) -> TableSchema {
+        match self {
+            Self::Steady => flights.table_schema().unwrap(),
+            Self::OneBigJob => {
+                let columns = flights.rows().schema();
+                TableSchema::new(columns, &KEY, Some(KEY[0]), TableOptions::default()).unwrap()
+            }
+        }
+    }
+}
+
+fn config(root: &Path, meta: Option<&str>) -> EngineConfig {
+    let mut config = EngineConfig::new(url_of(root));
+    config.memory.memtable_bytes = Bytes(2 << 20);
+    config.compaction.task_bytes_target = Bytes(64 << 10);
+    match meta {
+        Some(meta) => {
+            config.compaction.mode = CompactionMode::Remote;
+            config.compaction.remote.meta = vec![meta.to_owned()];
+        }
+        None => config.compaction.mode = CompactionMode::Local,
+    }
+    config
+}
+
+/// An engine that replays flights as fast as it can, then compacts.
+pub struct EngineProcess {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    batches: usize,
+}
+
+impl EngineProcess {
+    pub fn start(load: Load, root: &Path, meta: Option<&str>, flights: usize) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([
+                "--exact",
+                "engine_process::child",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(ROOT, root)
+            .env(LOAD, format!("{load:?}"))
+            .env(FLIGHTS, flights.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        if let Some(meta) = meta {
+            command.env(META, meta);
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self {
+            child,
+            lines,
+            batches: 0,
+        }
+    }
+
+    /// Waits until `batches` batches are acknowledged.
+    pub async fn acknowledges(&mut self, batches: usize) {
+        let waited = timeout(PATIENCE, async {
+            while self.batches < batches {
+                assert!(self.read_line().await, "the engine's process ended early");
+            }
+        });
+        waited.await.expect("the engine's process is too slow");
+    }
+
+    /// `kill -9`; returns how many batches were acknowledged.
+    pub async fn kill(mut self) -> usize {
+        self.child.kill().await.unwrap();
+        while self.read_line().await {}
+        self.batches
+    }
+
+    /// Whether there was another line.
+    async fn read_line(&mut self) -> bool {
+        let Some(line) = self.lines.next_line().await.unwrap() else {
+            return false;
+        };
+        self.batches = acknowledged(&line).unwrap_or(self.batches);
+        true
+    }
+}
+
+fn acknowledged(line: &str) -> Option<usize> {
+    let (_, number) = line.split_once(ACKNOWLEDGED)?;
+    number.trim().parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by other tests, with what it needs in its environment"]
+async fn child() {
+    let root = std::env::var(ROOT).expect("started by another test");
+    let meta = std::env::var(META).ok();
+    let rows = std::env::var(FLIGHTS).unwrap().parse().unwrap();
+    let load = match std::env::var(LOAD).unwrap().as_str() {
+        "Steady" => Load::Steady,
+        _ => Load::OneBigJob,
+    };
+    let config = load.config(Path::new(&root), meta.as_deref());
+    let engine = Engine::open(config).await.unwrap();
+    let flights = flights(rows);
+    let table = engine
+        .create_table("flights", load.schema(&flights))
+        .await
+        .unwrap();
+    let mut stdout = std::io::stdout();
+    for (number, batch) in flights.replay(BATCH_ROWS).unwrap().enumerate() {
+        table.write(batch.unwrap()).await.unwrap();
+        writeln!(stdout, "{ACKNOWLEDGED}{}", number + 1).unwrap();
+        stdout.flush().unwrap();
+    }
+    table.compact().await.unwrap();
+    // Until it is killed.
+    std::future::pending::<()>().await;
+}

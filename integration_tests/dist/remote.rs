@@ -1,0 +1,177 @@
+//! Compaction on nodes gives what compaction in the engine's process gives, and really runs there.
+
+use std::{collections::BTreeMap, net::TcpListener};
+
+use siltstone::{
+    config::{Bytes, CompactionMode},
+    engine::{CompactionStats, Engine, ScanRequest},
+    types::NodeId,
+};
+use tempfile::tempdir;
+
+use crate::{
+    cluster::{Cluster, start_node},
+    engine_process::Load,
+    support::{
+        WEATHER_KEY, assert_same, flights,
+        flights::{Answers, sorted_by},
+        scan, weather, weather_schema,
+    },
+};
+
+/// Fails unless every task ran on one of `nodes` nodes, and each of them had some.
+#[track_caller]
+pub fn assert_remote(compaction: &CompactionStats, nodes: usize) {
+    assert_eq!(compaction.mode, "remote");
+    assert!(
+        compaction.fallbacks.is_empty(),
+        "fell back: {compaction:#?}"
+    );
+    assert!(compaction.jobs_failed.is_empty(), "failed: {compaction:#?}");
+    let ids = (1..=nodes).map(|number| NodeId(format!("node-{number}")));
+    let ids: Vec<NodeId> = ids.collect();
+    assert_eq!(
+        compaction.nodes.keys().cloned().collect::<Vec<_>>(),
+        ids,
+        "{compaction:#?}"
+    );
+    for (node, did) in &compaction.nodes {
+        let worked =
+            did.tasks > 0 && did.rows_read > 0 && did.bytes_read > 0 && did.bytes_written > 0;
+        assert!(worked, "{node} was idle: {compaction:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_compact_a_year_of_flights() {
+    let cluster = Cluster::start(2).await;
+    let mut config = cluster.engine_config();
+    config.memory.memtable_bytes = Bytes::mib(8);
+    config.compaction.task_bytes_target = Bytes(512 << 10);
+    let engine = Engine::open(config).await.unwrap();
+    let flights = flights(usize::MAX);
+    let table = engine
+        .create_table("flights", flights.table_schema().unwrap())
+        .await
+        .unwrap();
+    for batch in flights.replay(10_000).unwrap() {
+        table.write(batch.unwrap()).await.unwrap();
+    }
+    table.compact().await.unwrap();
+    let all = scan(&table, ScanRequest::all()).await;
+    assert_same(&flights.landed().unwrap(), &all);
+    let mut answers = Answers::of(&all).unwrap();
+    let published = Answers::published();
+    answers
+        .carriers
+        .retain(|name, _| published.carriers.contains_key(name));
+    assert_eq!(answers, published);
+    assert_eq!(table.stats().sst_rows, 336_776);
+    assert_remote(&engine.stats().compaction, 2);
+    engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_compact_the_weather() {
+    let cluster = Cluster::start(2).await;
+    let mut config = cluster.engine_config();
+    config.memory.memtable_bytes = Bytes(256 << 10);
+    config.compaction.task_bytes_target = Bytes(16 << 10);
+    let engine = Engine::open(config).await.unwrap();
+    let weather = weather();
+    let table = engine
+        .create_table("weather", weather_schema())
+        .await
+        .unwrap();
+    for start in (0..weather.num_rows()).step_by(500) {
+        let rows = (weather.num_rows() - start).min(500);
+        table.write(weather.slice(start, rows)).await.unwrap();
+    }
+    table.compact().await.unwrap();
+    let wanted = sorted_by(&weather, &WEATHER_KEY).unwrap();
+    assert_same(&wanted, &scan(&table, ScanRequest::all()).await);
+    assert_remote(&engine.stats().compaction, 2);
+    engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_engine_changes_who_compacts() {
+    let cluster = Cluster::start(1).await;
+    let remote = cluster.engine_config();
+    let mut local = remote.clone();
+    local.compaction.mode = CompactionMode::Local;
+    let engine = Engine::open(local).await.unwrap();
+    let flights = flights(5_000);
+    let table = engine
+        .create_table("flights", flights.table_schema().unwrap())
+        .await
+        .unwrap();
+    let nodes = async || {
+        for batch in flights.replay(5_000).unwrap() {
+            table.write(batch.unwrap()).await.unwrap();
+            table.flush().await.unwrap();
+        }
+        table.compact().await.unwrap();
+        let nodes = engine.stats().compaction.nodes;
+        nodes
+            .into_iter()
+            .map(|(node, did)| (node.0, did.tasks))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let first = nodes().await;
+    assert_eq!(first.keys().collect::<Vec<_>>(), ["local"]);
+    engine.set_compaction(&remote.compaction).await.unwrap();
+    let second = nodes().await;
+    assert_eq!(second["local"], first["local"], "it still compacts here");
+    assert!(second["node-1"] > 0, "{second:?}");
+    assert_same(
+        &flights.landed().unwrap(),
+        &scan(&table, ScanRequest::all()).await,
+    );
+    engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_can_serve_its_own_meta() {
+    let dir = tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let mut config = Load::Steady.config(&root, Some("replaced"));
+    config.compaction.remote.meta.clear();
+    let (engine, meta) = loop {
+        // Port 0 would do for the engine, but then nobody could tell the node which one it took.
+        let free = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        config.compaction.remote.serve = Some(free.to_string());
+        match Engine::open(config.clone()).await {
+            Ok(engine) => break (engine, format!("http://{free}")),
+            Err(error) => assert!(error.to_string().contains("cannot listen"), "{error}"),
+        }
+    };
+    let _node = start_node(dir.path(), &meta, "node-1").await;
+    let flights = flights(5_000);
+    let table = engine
+        .create_table("flights", flights.table_schema().unwrap())
+        .await
+        .unwrap();
+    for batch in flights.replay(1_000).unwrap() {
+        table.write(batch.unwrap()).await.unwrap();
+    }
+    table.compact().await.unwrap();
+    assert_same(
+        &flights.landed().unwrap(),
+        &scan(&table, ScanRequest::all()).await,
+    );
+    assert_remote(&engine.stats().compaction, 1);
+    engine.close().await.unwrap();
+}
+
+#[path = "../../examples/remote.rs"]
+mod example;
+
+#[test]
+fn the_example_of_a_cluster_in_one_process_runs() {
+    example::main().unwrap();
+}

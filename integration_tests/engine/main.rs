@@ -1,0 +1,14 @@
+//! The engine from outside: real data there and back, promises, bad input, kinds of stores.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod documentation;
+mod edges;
+mod faults;
+mod model;
+mod roundtrip;
+mod s3_server;
+mod semantics;
+mod stores;
