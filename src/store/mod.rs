@@ -11,7 +11,7 @@ pub mod layout;
 mod local;
 pub mod log;
 
-use std::{fmt, ops::Range, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -335,7 +335,10 @@ impl Upload {
 
 #[cfg(feature = "s3")]
 fn open_s3(url: &Url) -> Result<Store> {
+    use std::time::Duration;
+
     use object_store::{RetryConfig, aws::AmazonS3Builder};
+
     // Short: whoever calls the store waits out an outage, and wants to hear of it.
     let retry = RetryConfig {
         max_retries: 4,
