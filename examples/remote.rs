@@ -8,6 +8,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampSecondArray};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use siltstone::clock::Env;
+use siltstone::compaction::LOCAL_NODE;
 use siltstone::config::{CompactionMode, EngineConfig, MetaConfig, NodeConfig};
 use siltstone::engine::{CompactionStats, Engine, ScanRequest};
 use siltstone::meta::{MetaService, open_plan_log};
@@ -24,6 +25,9 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
         start_node(&meta, id, &stop, &services)?;
     }
     let compaction = write_and_compact(&meta).await?;
+    if compaction.nodes.is_empty() || compaction.nodes.keys().any(|node| node.0 == LOCAL_NODE) {
+        return Err("the compaction did not run on the nodes".into());
+    }
     for (node, did) in &compaction.nodes {
         println!("{node}: {} tasks, {} rows", did.tasks, did.rows_read);
     }
