@@ -11,7 +11,7 @@ use arrow::{
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use siltstone::{
-    merge::{Merge, MergeColumns, MergeOptions, SortedSource},
+    merge::{Merge, MergeColumns, MergeOptions, SortedSource, View},
     types::{Retention, Seq, TableOptions, TableSchema, WriteMode},
 };
 
@@ -61,6 +61,10 @@ fn merge(criterion: &mut Criterion) {
     let schema = schema();
     let sources: Vec<Vec<RecordBatch>> = (0..4).map(|n| batches(&schema, n)).collect();
     let columns = MergeColumns::find(&schema, schema.stored()).expect("all columns are there");
+    let everything = View {
+        seq: Seq(u64::MAX),
+        ..View::default()
+    };
     let mut group = criterion.benchmark_group("merge");
     group.throughput(Throughput::Elements(4 * ROWS as u64));
     for (name, options) in [
@@ -70,7 +74,7 @@ fn merge(criterion: &mut Criterion) {
         ),
         (
             "visible",
-            MergeOptions::visible(WriteMode::Upsert, Seq(u64::MAX)),
+            MergeOptions::visible(WriteMode::Upsert, everything),
         ),
     ] {
         group.bench_function(name, |bencher| {

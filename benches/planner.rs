@@ -24,7 +24,7 @@ fn version(windows: i64) -> (Version, usize) {
     let time = DataType::Timestamp(TimeUnit::Second, None);
     let columns = Arc::new(Schema::new(vec![Field::new("time", time, false)]));
     let options = TableOptions {
-        window: Some(Duration::from_secs(3_600)),
+        window: Duration::from_secs(3_600).into(),
         ..TableOptions::default()
     };
     let schema = TableSchema::new(columns, &["time"], Some("time"), options);
@@ -60,6 +60,7 @@ fn sst(id: SstId, level: u8, window: Window, keys: (u64, u64)) -> SstMeta {
         times: None,
         schema_version: 1,
         rows_hash: 0,
+        applied_seq: Seq(0),
     }
 }
 

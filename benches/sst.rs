@@ -13,7 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use siltstone::{
     sst::{ReadRequest, SstOptions, SstReader, SstSpec, SstWriter},
     store::{Store, layout},
-    types::{SstId, SstMeta, TableId, TableOptions, TableSchema, Window},
+    types::{Seq, SstId, SstMeta, TableId, TableOptions, TableSchema, Window},
 };
 use tokio::runtime::Runtime;
 
@@ -38,6 +38,7 @@ fn spec(encode_threads: usize) -> SstSpec {
         table: TableId::from_parts(1, 1),
         level: 0,
         window: Window(0),
+        applied_seq: Seq(0),
         options: SstOptions {
             encode_threads,
             ..SstOptions::default()

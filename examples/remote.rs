@@ -77,7 +77,7 @@ async fn write_and_compact(meta: &str) -> Result<CompactionStats, Box<dyn Error>
         Field::new("value", DataType::Int64, false),
     ]));
     let options = TableOptions {
-        window: Some(Duration::from_secs(2_000)), // Ten windows: as many jobs.
+        window: Duration::from_secs(2_000).into(), // Ten windows: as many jobs.
         ..TableOptions::default()
     };
     let schema = TableSchema::new(columns.clone(), &["time"], Some("time"), options)?;

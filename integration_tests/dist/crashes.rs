@@ -177,9 +177,9 @@ async fn check_acknowledged(table: &Table, flights_written: usize, acknowledged:
         .take(acknowledged + 1)
         .collect();
     let scanned = scan(table, ScanRequest::all()).await;
-    let wanted = last_of_each_key(table.schema(), &batches[..acknowledged]);
+    let wanted = last_of_each_key(&table.schema(), &batches[..acknowledged]);
     if scanned != wanted {
-        assert_same(&last_of_each_key(table.schema(), &batches), &scanned);
+        assert_same(&last_of_each_key(&table.schema(), &batches), &scanned);
     }
 }
 

@@ -121,12 +121,12 @@ async fn flushed_and_compacted_ssts_are_plain_parquet() {
     let files = sst_files(dir.path(), &table);
     assert!(files.len() >= 4, "flushed {} SSTs only", files.len());
     let landed = flights.landed().unwrap();
-    assert_same(&landed, &newest_wins(&files, table.schema()));
+    assert_same(&landed, &newest_wins(&files, &table.schema()));
 
     table.compact().await.unwrap();
     let mut compacted = sst_files(dir.path(), &table);
     compacted.retain(|file| !files.contains(file));
-    assert_same(&landed, &newest_wins(&compacted, table.schema()));
+    assert_same(&landed, &newest_wins(&compacted, &table.schema()));
     engine.close().await.unwrap();
 }
 
@@ -152,7 +152,7 @@ async fn ssts_with_deletes_merge_as_the_scan_does() {
     let scanned = scan(&table, ScanRequest::all()).await;
     assert!(scanned.num_rows() > 50, "{} rows only", scanned.num_rows());
     assert_same(
-        &newest_wins(&sst_files(dir.path(), &table), table.schema()),
+        &newest_wins(&sst_files(dir.path(), &table), &table.schema()),
         &scanned,
     );
     table.compact().await.unwrap();

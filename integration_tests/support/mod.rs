@@ -50,7 +50,7 @@ pub fn weather() -> RecordBatch {
 /// The schema of a table for the weather.
 pub fn weather_schema() -> TableSchema {
     let options = TableOptions {
-        window: Some(flights::WINDOW),
+        window: (flights::WINDOW).into(),
         ..TableOptions::default()
     };
     TableSchema::new(weather().schema(), &WEATHER_KEY, Some("time_hour"), options).unwrap()
@@ -132,7 +132,7 @@ pub fn readings_schema(options: TableOptions) -> TableSchema {
 /// Options of a small upsert table.
 pub fn one_second_windows() -> TableOptions {
     TableOptions {
-        window: Some(Duration::from_secs(1)),
+        window: Duration::from_secs(1).into(),
         ..TableOptions::default()
     }
 }

@@ -75,6 +75,9 @@ pub(super) fn encode_outcome(outcome: &TaskOutcome) -> Bytes {
         deleted: Some(outcome.deleted.into()),
         bytes_read: outcome.bytes_read,
         elapsed_ms: outcome.elapsed_ms,
+        combined: Some(outcome.combined.into()),
+        expired: Some(outcome.expired.into()),
+        range_deleted: Some(outcome.range_deleted.into()),
     });
     let mut bytes = BytesMut::with_capacity(HEADER_BYTES + body.len() + CRC_BYTES);
     bytes.put_slice(MAGIC);
@@ -134,6 +137,9 @@ fn parse_outcome(outcome: pb::TaskOutcome) -> Result<TaskOutcome> {
         deleted: required(outcome.deleted, "deleted")?.into(),
         bytes_read: outcome.bytes_read,
         elapsed_ms: outcome.elapsed_ms,
+        combined: required(outcome.combined, "combined")?.into(),
+        expired: required(outcome.expired, "expired")?.into(),
+        range_deleted: required(outcome.range_deleted, "range_deleted")?.into(),
     })
 }
 
@@ -184,6 +190,7 @@ mod tests {
             times: Some((-10, 11)),
             schema_version: 1,
             rows_hash: 12,
+            applied_seq: Seq(2),
         };
         TaskOutcome {
             task,
@@ -194,6 +201,9 @@ mod tests {
             written: RowSum::new(7, 12),
             shadowed: RowSum::new(2, 5),
             deleted: RowSum::new(1, 3),
+            combined: RowSum::new(3, 6),
+            expired: RowSum::new(4, 7),
+            range_deleted: RowSum::new(5, 8),
             bytes_read: 100,
             elapsed_ms: 13,
         }

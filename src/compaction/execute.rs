@@ -199,6 +199,9 @@ impl Run {
             read: stats.read,
             shadowed: stats.shadowed,
             deleted: stats.deleted,
+            combined: stats.combined,
+            expired: stats.expired,
+            range_deleted: stats.range_deleted,
             bytes_read: inputs.iter().map(|sst| sst.stats().bytes()).sum(),
             elapsed_ms: 0,
         })
@@ -211,6 +214,7 @@ impl Run {
             table: job.table,
             level: job.level_target,
             window: job.window,
+            applied_seq: job.retention.applied_seq(),
             options: SstOptions {
                 sst_bytes_target: job.sst_bytes_target,
                 ..SstOptions::default()

@@ -8,7 +8,7 @@ use crate::{
     types::{NodeId, RowSum, SstMeta, TaskId, Token},
 };
 
-/// What one attempt at a task produced. Its rows balance: read = written + shadowed + deleted.
+/// What one attempt at a task produced. Its rows balance: what was read was written or dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskOutcome {
     /// The task.
@@ -27,6 +27,12 @@ pub struct TaskOutcome {
     pub shadowed: RowSum,
     /// Tombstones dropped because nothing is left for them to hide.
     pub deleted: RowSum,
+    /// Rows that became part of a newer one of their key.
+    pub combined: RowSum,
+    /// Rows dropped because they are past the time to live.
+    pub expired: RowSum,
+    /// Rows dropped because a range delete hides them.
+    pub range_deleted: RowSum,
     /// Bytes read from the store.
     pub bytes_read: u64,
     /// How long it ran, in milliseconds.
@@ -34,6 +40,18 @@ pub struct TaskOutcome {
 }
 
 impl TaskOutcome {
+    /// All rows that were dropped.
+    pub fn dropped(&self) -> RowSum {
+        let dropped = [
+            self.shadowed,
+            self.deleted,
+            self.combined,
+            self.expired,
+            self.range_deleted,
+        ];
+        dropped.into_iter().sum()
+    }
+
     /// Bytes of the outputs.
     pub fn bytes_written(&self) -> u64 {
         self.outputs.iter().map(|sst| sst.bytes).sum()

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    manifest::Version,
-    types::{KeyRange, Retention, Seq, SstId, SstMeta, Window},
+    manifest::{Pins, Version},
+    types::{KeyRange, RangeDelete, Retention, SstId, SstMeta, Window},
 };
 
 /// Why a plan was made.
@@ -64,8 +64,8 @@ impl Plan {
         }
     }
 
-    /// What a merge of the inputs may drop, given the version that it was planned on.
-    pub fn retention(&self, version: &Version, read_points: Vec<Seq>) -> Retention {
+    /// What a merge of the inputs may drop, given the version that it was planned on, and what readers pin.
+    pub fn retention(&self, version: &Version, pins: Pins) -> Retention {
         let seq_max = self
             .inputs
             .iter()
@@ -74,9 +74,14 @@ impl Plan {
             .unwrap_or_default();
         let inputs = self.input_ids();
         let older = version.older_data_remains(self.window, &self.key_range(), seq_max, &inputs);
+        let is_hidden_from =
+            |delete: &&RangeDelete| self.inputs.iter().any(|sst| sst.may_be_hidden_by(delete));
+        let deletes = version.range_deletes.iter().filter(is_hidden_from);
         Retention {
-            read_points,
+            read_points: pins.read_points,
             drop_tombstones: !older,
+            expiry: version.schema.expiry(pins.as_of_ms),
+            range_deletes: deletes.copied().collect(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Clauses, by the names that errors carry:
 //! * `tasks`: there is one outcome for each task, in order;
 //! * `inputs`: the rows that the tasks read are exactly the inputs' rows;
-//! * `balance`: of each task, rows read = written + shadowed + deleted, in number and in hash;
+//! * `balance`: of each task, rows read = written + dropped, in number and in hash;
 //! * `retention`: nothing was dropped that the job does not allow to be dropped;
 //! * `outputs`: what the outputs hold is what was written;
 //! * `attempt`: outputs are named after the attempt, in sequence;
@@ -54,9 +54,7 @@ pub fn prove(job: &CompactionJob, outcome: &CompactionOutcome) -> Result<()> {
 
 fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Result<()> {
     let id = task.task;
-    let accounted: RowSum = [task.written, task.shadowed, task.deleted]
-        .into_iter()
-        .sum();
+    let accounted: RowSum = [task.written, task.dropped()].into_iter().sum();
     if accounted != task.read {
         return refuse(
             job,
@@ -67,13 +65,24 @@ fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Resu
             ),
         );
     }
-    let keeps_tombstones = !job.retention.drop_tombstones;
-    if keeps_tombstones && task.deleted.rows > 0 {
-        return refuse(
-            job,
-            "retention",
-            format!("task {id}: dropped {} tombstones", task.deleted.rows),
-        );
+    let retention = &job.retention;
+    for (what, allowed, dropped) in [
+        ("tombstones", retention.drop_tombstones, task.deleted),
+        ("expired rows", retention.expiry.is_some(), task.expired),
+        (
+            "range-deleted rows",
+            !retention.range_deletes.is_empty(),
+            task.range_deleted,
+        ),
+        ("combined rows", job.schema.combines(), task.combined),
+    ] {
+        if !allowed && dropped.rows > 0 {
+            return refuse(
+                job,
+                "retention",
+                format!("task {id}: dropped {} {what}", dropped.rows),
+            );
+        }
     }
     let outputs: RowSum = task
         .outputs
@@ -126,15 +135,21 @@ fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Resu
 }
 
 fn is_in_place(job: &CompactionJob, range: &KeyRange, sst: &SstMeta) -> bool {
+    let retention = &job.retention;
     let seqs_fit = {
         let min = job.inputs.iter().map(|input| input.seq_min).min();
         let max = job.inputs.iter().map(|input| input.seq_max).max();
         min.is_some_and(|min| min <= sst.seq_min) && max.is_some_and(|max| sst.seq_max <= max)
     };
-    let tombstones_fit = job.schema.write_mode() == WriteMode::Append
-        || !job.retention.drop_tombstones
-        || !job.retention.read_points.is_empty()
+    let may_hide_own = job.schema.write_mode() == WriteMode::Append || job.schema.combines();
+    let tombstones_fit = may_hide_own
+        || !retention.drop_tombstones
+        || !retention.read_points.is_empty()
         || sst.tombstones == 0;
+    let times_fit = match (retention.expiry, sst.times) {
+        (Some(expiry), Some((min, _))) => min >= expiry,
+        _ => true,
+    };
     sst.level == job.level_target
         && sst.window == job.window
         && sst.key_min <= sst.key_max
@@ -142,6 +157,8 @@ fn is_in_place(job: &CompactionJob, range: &KeyRange, sst: &SstMeta) -> bool {
         && range.contains(&sst.key_max.0)
         && seqs_fit
         && tombstones_fit
+        && times_fit
+        && sst.applied_seq == retention.applied_seq()
 }
 
 /// The clause `present`, given the size that the store reports for an output.

@@ -7,18 +7,18 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineInner,
+    EngineInner, alter,
     memory::Slot,
     table::{Table, TableInner, lock},
 };
 use crate::{
     clock::{Backoff, Env},
     error::{Error, ErrorKind, Result},
-    manifest::Edit,
+    manifest::{Edit, Pins, Version},
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
     sst::{RunHooks, SstOptions, SstSpec, write_run},
     store::{Store, layout},
-    types::{Retention, Seq, SstId, SstMeta, TableId, TableSchema},
+    types::{Retention, Seq, SstId, SstMeta, TableId},
 };
 
 const BATCH_ROWS: usize = 8_192;
@@ -80,6 +80,7 @@ async fn flush_slot(
     slot: &Arc<Slot>,
 ) -> Result<()> {
     slot.wait_complete().await;
+    retry(table, || alter::choose_window(engine, table, slot)).await?;
     let ssts = retry(table, || write_ssts(engine, table, slot)).await?;
     let seq = slot.seq_last();
     let commit = || {
@@ -136,7 +137,9 @@ async fn write_ssts(
     let writing = SlotWriter {
         store: engine.store.clone(),
         env: engine.env.clone(),
-        schema: table.schema.clone(),
+        version: table.manifest.version(),
+        // Not before the memtable is complete: what a later snapshot reads at is not below any of its seqs.
+        pins: table.manifest.pins(),
         table: table.id(),
         cancel: table.cancel.clone(),
     };
@@ -166,7 +169,8 @@ async fn write_ssts(
 struct SlotWriter {
     store: Store,
     env: Env,
-    schema: TableSchema,
+    version: Arc<Version>,
+    pins: Pins,
     table: TableId,
     cancel: CancellationToken,
 }
@@ -174,17 +178,27 @@ struct SlotWriter {
 impl SlotWriter {
     /// Adds each SST to `ssts` as soon as it is durable.
     fn write(&self, slot: &Slot, ssts: &mut Vec<Arc<SstMeta>>) -> Result<()> {
-        let (schema, handle) = (&self.schema, Handle::current());
+        let (view, handle) = (slot.memtable.view(), Handle::current());
+        // Written under an older schema, perhaps; but in the windows of today.
+        let window = self.version.schema.options().window;
+        let schema = &view.schema().with_window(window)?;
         let columns = MergeColumns::find(schema, schema.stored())?;
-        for (window, batches) in slot.memtable.view().by_window(BATCH_ROWS)? {
+        let retention = Retention {
+            read_points: self.pins.read_points.clone(),
+            drop_tombstones: false,
+            expiry: self.version.schema.expiry(self.pins.as_of_ms),
+            range_deletes: self.version.range_deletes.clone(),
+        };
+        for (window, batches) in view.by_window(schema.window_width(), BATCH_ROWS)? {
             let source: SortedSource = Box::new(batches.into_iter().map(Ok));
-            let options = MergeOptions::retained(schema.write_mode(), Retention::default());
+            let options = MergeOptions::retained(schema.write_mode(), retention.clone());
             let merged = Merge::new(vec![source], columns.clone(), options);
             let spec = SstSpec {
                 schema: schema.clone(),
                 table: self.table,
                 level: 0,
                 window,
+                applied_seq: retention.applied_seq(),
                 options: SstOptions {
                     sst_bytes_target: u64::MAX,
                     ..SstOptions::default()

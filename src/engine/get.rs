@@ -1,35 +1,35 @@
 //! Point reads: one small merge a key, over the memtables and those SSTs whose bounds and filters let
 //! the key through.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use arrow::{array::RecordBatch, compute::concat_batches};
 
 use super::{
     scan::Output,
-    table::{Table, TableInner},
-    view::ReadView,
+    table::Table,
+    view::{ReadAt, ReadView},
 };
 use crate::{
     error::{Error, Result},
     types::Key,
 };
 
-/// The rows with the given, checked keys.
-pub(super) async fn get(table: &Table, keys: RecordBatch) -> Result<RecordBatch> {
+/// The rows with the given keys.
+pub(super) async fn get(table: &Table, keys: RecordBatch, at: ReadAt) -> Result<RecordBatch> {
     table.engine.check_alive()?;
     table.inner.check_open()?;
     // Reading blocks a thread, and may need another one of the same pool: not all may go to gets.
     let slot = table.engine.get_slots.acquire().await;
     let _slot = slot.map_err(|_| Error::closed("the engine is closed"))?;
-    let inner = table.inner.clone();
-    let view = ReadView::new(&table.engine.store, &inner);
-    let rows = tokio::task::spawn_blocking(move || read(&inner, &view, &keys)).await;
+    let view = ReadView::new(&table.engine.store, &table.inner, at);
+    view.schema().check_keys(&keys)?;
+    let rows = tokio::task::spawn_blocking(move || read(&view, &keys)).await;
     rows.map_err(|error| Error::internal("get panicked").with_source(error))?
 }
 
-fn read(table: &Arc<TableInner>, view: &ReadView, keys: &RecordBatch) -> Result<RecordBatch> {
-    let schema = &table.schema;
+fn read(view: &ReadView, keys: &RecordBatch) -> Result<RecordBatch> {
+    let schema = view.schema();
     let key_columns: Vec<usize> = (0..keys.num_columns()).collect();
     let encoded = schema.key_encoder().at(&key_columns).encode(keys)?;
     let wanted: BTreeSet<Key> = encoded.iter().map(|row| Key::from(row.data())).collect();

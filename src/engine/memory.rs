@@ -20,13 +20,14 @@ use crate::{
 /// The memtables of one table.
 #[derive(Debug)]
 pub(super) struct Memory {
-    schema: TableSchema,
     state: Mutex<State>,
     visible: watch::Sender<Seq>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// Schema of the batches that are written now.
+    schema: TableSchema,
     active: Arc<Slot>,
     /// Oldest first.
     frozen: VecDeque<Arc<Slot>>,
@@ -61,18 +62,48 @@ pub(super) struct MemoryView {
 }
 
 impl Memory {
-    /// Memory of a table all of whose batches up to `flushed_seq` are in SSTs.
-    pub(super) fn new(schema: TableSchema, flushed_seq: Seq) -> Self {
+    /// Memory of a table all of whose batches up to `flushed_seq` are in SSTs, and whose seqs up to `taken` may
+    /// not be taken again.
+    pub(super) fn new(schema: TableSchema, flushed_seq: Seq, taken: Seq) -> Self {
+        let taken = flushed_seq.max(taken);
         Self {
             state: Mutex::new(State {
                 active: Arc::new(Slot::new(&schema)),
                 frozen: VecDeque::new(),
-                taken: flushed_seq,
+                taken,
                 done_early: BTreeSet::new(),
+                schema,
             }),
-            visible: watch::Sender::new(flushed_seq),
-            schema,
+            visible: watch::Sender::new(taken),
         }
+    }
+
+    /// Schema of the batches that are written now.
+    pub(super) fn schema(&self) -> TableSchema {
+        self.lock().schema.clone()
+    }
+
+    /// Has batches written under `schema` from now on. Whether there is a memtable to flush.
+    pub(super) fn set_schema(&self, schema: TableSchema) -> bool {
+        let mut state = self.lock();
+        state.schema = schema;
+        if state.active.is_unused() {
+            state.active = Arc::new(Slot::new(&state.schema));
+            return false;
+        }
+        state.freeze();
+        true
+    }
+
+    /// Every batch below this seq is in SSTs, or came to nothing.
+    pub(super) fn unflushed(&self) -> Seq {
+        let state = self.lock();
+        let slots = state.frozen.iter().chain([&state.active]);
+        let oldest = slots
+            .filter_map(|slot| Some(slot.memtable.seq_range()?.0))
+            .min();
+        let undone = Seq(self.visible().0 + 1);
+        oldest.map_or(undone, |oldest| oldest.min(undone))
     }
 
     /// Takes the next seq.
@@ -137,10 +168,7 @@ impl Memory {
         if active.is_unused() || active.memtable.bytes() < bytes {
             return false;
         }
-        let next = Arc::new(Slot::new(&self.schema));
-        let full = std::mem::replace(&mut state.active, next);
-        full.set_seq_last(state.taken);
-        state.frozen.push_back(full);
+        state.freeze();
         true
     }
 
@@ -209,6 +237,15 @@ impl Memory {
     }
 }
 
+impl State {
+    fn freeze(&mut self) {
+        let next = Arc::new(Slot::new(&self.schema));
+        let full = std::mem::replace(&mut self.active, next);
+        full.set_seq_last(self.taken);
+        self.frozen.push_back(full);
+    }
+}
+
 impl Slot {
     fn new(schema: &TableSchema) -> Self {
         Self {
@@ -261,13 +298,14 @@ mod tests {
         let columns = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
         let options = TableOptions::default();
         let schema = TableSchema::new(Arc::new(columns), &["k"], None, options).unwrap();
-        Arc::new(Memory::new(schema, Seq(4)))
+        Arc::new(Memory::new(schema, Seq(4), Seq(0)))
     }
 
     fn insert(memory: &Memory, ticket: &Ticket, key: i64) {
         let keys = Arc::new(Int64Array::from(vec![key]));
-        let batch = RecordBatch::try_new(memory.schema.columns().clone(), vec![keys]).unwrap();
-        let stored = memory.schema.puts(&batch, ticket.seq).unwrap();
+        let schema = memory.schema();
+        let batch = RecordBatch::try_new(schema.columns().clone(), vec![keys]).unwrap();
+        let stored = schema.puts(&batch, ticket.seq).unwrap();
         ticket.slot.memtable.insert(&stored).unwrap();
     }
 

@@ -4,13 +4,17 @@
 //! `open` recovers, `write` and `flush` bring rows into SSTs, `scan` and `get` read them, `backpressure`
 //! makes writes wait. Fencing is final: whoever meets it stops the engine, and every call says why.
 
+mod alter;
 mod backpressure;
 mod collect;
+mod expire;
 mod flush;
 mod get;
 mod memory;
 mod open;
+mod range_delete;
 mod scan;
+mod snapshot;
 mod stats;
 mod table;
 mod tables;
@@ -30,13 +34,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use open::EngineBuilder;
 pub use scan::{ScanRequest, ScanStream};
+pub use snapshot::Snapshot;
 pub use stats::{EngineStats, TableStats};
 pub use table::Table;
 use table::{TableInner, lock};
 
 pub use crate::compaction::{CompactionStats, NodeStats};
 use crate::{
-    clock::Env,
+    clock::{Backoff, Env},
     compaction::{Compactor, Scheduler},
     config::{EngineConfig, WalMode},
     error::{Error, ErrorKind, Result},
@@ -251,6 +256,29 @@ impl EngineInner {
             self.fail(error.clone());
         }
         error
+    }
+
+    /// Waits before a change to `table` is tried again, if the store is away.
+    ///
+    /// # Errors
+    /// `error`, when waiting does not help; `Closed`.
+    async fn wait_out(
+        &self,
+        table: &TableInner,
+        error: Error,
+        backoff: &mut Backoff,
+    ) -> Result<()> {
+        if !error.is_unavailable() {
+            return Err(self.fail_if_fenced(error));
+        }
+        tracing::warn!(table = %table.name, %error, "the manifest cannot be changed, and will be tried again");
+        tokio::select! {
+            () = table.cancel.cancelled() => {
+                self.check_alive()?;
+                table.check_open()
+            }
+            () = backoff.pause() => Ok(()),
+        }
     }
 
     /// Ends the engine: every call answers `error` from now on.

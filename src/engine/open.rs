@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Damaged, Engine, EngineInner, collect,
+    Damaged, Engine, EngineInner, collect, expire,
     table::{self, TableInner},
     tables, write,
 };
@@ -167,6 +167,7 @@ impl Engine {
         let scheduler = inner.scheduler.clone();
         inner.tracker.spawn(async move { scheduler.run().await });
         inner.tracker.spawn(collect::run(inner.clone()));
+        inner.tracker.spawn(expire::run(inner.clone()));
     }
 }
 
@@ -283,7 +284,7 @@ fn recover(table: &TableInner, entry: &WalEntry) -> Result<()> {
         return Ok(());
     }
     let ticket = table.memory.recover(entry.seq);
-    write::insert(table, &ticket, entry.kind, &entry.batch)
+    write::insert(&ticket, entry.kind, &entry.batch)
 }
 
 fn wal_dir(config: &EngineConfig, store: &Store) -> Result<PathBuf> {

@@ -21,7 +21,10 @@ use arrow::{
 use futures::Stream;
 use tokio::sync::mpsc;
 
-use super::{table::Table, view::ReadView};
+use super::{
+    table::Table,
+    view::{ReadAt, ReadView},
+};
 use crate::{
     error::{Error, Result},
     sst::{ReadRequest, projected},
@@ -115,11 +118,11 @@ impl Stream for ScanStream {
 }
 
 /// Starts a scan.
-pub(super) fn scan(table: &Table, request: ScanRequest) -> Result<ScanStream> {
+pub(super) fn scan(table: &Table, request: ScanRequest, at: ReadAt) -> Result<ScanStream> {
     table.engine.check_alive()?;
     table.inner.check_open()?;
-    let plan = ScanPlan::new(&table.inner.schema, &request)?;
-    let view = ReadView::new(&table.engine.store, &table.inner);
+    let view = ReadView::new(&table.engine.store, &table.inner, at);
+    let plan = ScanPlan::new(view.schema(), &request)?;
     let schema = plan.output.schema.clone();
     let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
     // A thread of its own: one that waits for a slow reader must not keep others from theirs.

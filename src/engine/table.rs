@@ -13,12 +13,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineInner, ScanRequest, ScanStream, TableStats, flush, get, memory::Memory, scan, write,
+    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, alter, flush, get, memory::Memory,
+    range_delete, scan, view::ReadAt, write,
 };
 use crate::{
     error::{Error, Result},
     manifest::Manifest,
-    types::{Seq, TableId, TableSchema},
+    types::{Alteration, Seq, TableId, TableSchema, TimeRange},
     wal::EntryKind,
 };
 
@@ -38,7 +39,6 @@ impl std::fmt::Debug for Table {
 /// The parts of a table.
 pub(super) struct TableInner {
     pub(super) name: String,
-    pub(super) schema: TableSchema,
     pub(super) manifest: Arc<Manifest>,
     pub(super) memory: Arc<Memory>,
     /// Bytes of `memory` that the engine's budget counts; measured and set under this lock.
@@ -48,6 +48,11 @@ pub(super) struct TableInner {
     /// Ends the table's background work.
     pub(super) cancel: CancellationToken,
     pub(super) counters: Counters,
+    /// One change of the schema at a time.
+    pub(super) altering: tokio::sync::Mutex<()>,
+    /// Held by a range delete from before it has its seq until it is in the manifest; snapshots wait for it, so that
+    /// none sees it come.
+    pub(super) range_deleting: tokio::sync::Mutex<()>,
 }
 
 /// What the table counts.
@@ -63,13 +68,19 @@ impl TableInner {
         let version = manifest.version();
         Self {
             name: name.to_owned(),
-            schema: version.schema.clone(),
-            memory: Arc::new(Memory::new(version.schema.clone(), version.flushed_seq)),
+            memory: Arc::new(Memory::new(
+                version.schema.clone(),
+                version.flushed_seq,
+                // Rows with a seq below a range delete's are hidden: none may be taken again.
+                version.range_deletes.last().map_or(Seq(0), |last| last.seq),
+            )),
             manifest: Arc::new(manifest),
             bytes_counted: Mutex::new(0),
             flush_wanted: Notify::new(),
             cancel,
             counters: Counters::default(),
+            altering: tokio::sync::Mutex::default(),
+            range_deleting: tokio::sync::Mutex::default(),
         }
     }
 
@@ -101,9 +112,9 @@ impl Table {
         &self.inner.name
     }
 
-    /// Its schema.
-    pub fn schema(&self) -> &TableSchema {
-        &self.inner.schema
+    /// Its schema, as it is now.
+    pub fn schema(&self) -> TableSchema {
+        self.inner.memory.schema()
     }
 
     /// Writes a batch, with the table's columns, atomically. When it returns, every later read sees the
@@ -117,15 +128,49 @@ impl Table {
     /// the WAL could not be written: the batch is not visible, and may come back after a restart. `Fenced`
     /// when another engine has taken over. `Closed`.
     pub async fn write(&self, batch: RecordBatch) -> Result<Seq> {
-        self.inner.schema.check_batch(&batch)?;
-        write::write(self, EntryKind::Put, batch).await
+        let schema = self.schema();
+        schema.check_batch(&batch)?;
+        write::write(self, EntryKind::Put, schema.label(&batch)?).await
     }
 
     /// Deletes the rows with the given keys: batches with the key's columns, in key order. Keys that are
     /// not there are no error. Otherwise as [`Table::write`].
     pub async fn delete(&self, keys: RecordBatch) -> Result<Seq> {
-        self.inner.schema.check_keys(&keys)?;
-        write::write(self, EntryKind::Delete, keys).await
+        let schema = self.schema();
+        schema.check_keys(&keys)?;
+        write::write(self, EntryKind::Delete, schema.label_keys(&keys)?).await
+    }
+
+    /// Deletes every row whose time lies in `times` (in the unit of the time column), written before this call.
+    /// Costs one line in the manifest, however many rows there are. When it returns, it is durable and every
+    /// later read sees it. Returns its seq.
+    ///
+    /// Waits while the store is away. When the future is dropped, the rows may be deleted all the same.
+    ///
+    /// # Errors
+    /// `Invalid` without a time column; `Fenced`; `Closed`.
+    pub async fn delete_range(&self, times: TimeRange) -> Result<Seq> {
+        range_delete::delete_range(self, times).await
+    }
+
+    /// Pins what is visible now, to be read again and again.
+    ///
+    /// # Errors
+    /// `Closed` or `Fenced`.
+    pub async fn snapshot(&self) -> Result<Snapshot> {
+        Snapshot::new(self).await
+    }
+
+    /// Changes schema and options: all of `changes` or none, as one new version of the schema, which is returned.
+    /// Nothing is rewritten: SSTs stay as they are, and are read under the new schema; compaction writes it.
+    /// Batches that are being written under the old schema are taken all the same.
+    ///
+    /// Waits while the store is away; a change that has begun is made even if the future is dropped.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the column; nothing has changed then. `Fenced`; `Closed`.
+    pub async fn alter(&self, changes: &[Alteration]) -> Result<TableSchema> {
+        alter::alter(self, changes.to_vec()).await
     }
 
     /// The rows with the given keys (batches with the key's columns, in key order), in key order. Keys that
@@ -135,8 +180,7 @@ impl Table {
     /// # Errors
     /// `Invalid`, naming the column; `Corrupt` or `NotFound`, naming the object; `Unavailable`.
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
-        self.inner.schema.check_keys(&keys)?;
-        get::get(self, keys).await
+        get::get(self, keys, self.now()).await
     }
 
     /// Rows in key order, each key of an upsert table once, as they are at this moment.
@@ -145,7 +189,15 @@ impl Table {
     /// `Invalid` for a column that is not in the table, or a time range without a time column. What goes
     /// wrong later comes out of the stream: `Corrupt` or `NotFound`, naming the object; `Unavailable`.
     pub async fn scan(&self, request: ScanRequest) -> Result<ScanStream> {
-        scan::scan(self, request)
+        scan::scan(self, request, self.now())
+    }
+
+    /// A read of what is visible now.
+    fn now(&self) -> ReadAt {
+        ReadAt {
+            seq: None,
+            at_ms: self.engine.env.unix_ms(),
+        }
     }
 
     /// Writes everything written so far to SSTs; returns when the manifest has them. Waits while the store

@@ -20,31 +20,42 @@ use super::{
 use crate::{
     error::Result,
     manifest::Version,
-    merge::{Merge, MergeColumns, MergeOptions, SortedSource},
+    merge::{Merge, MergeColumns, MergeOptions, SortedSource, View},
     sst::{KeyFilter, ReadRequest, SstReader},
     store::Store,
-    types::{Key, KeyRange, SstId, SstMeta, TimeRange},
+    types::{ColumnMap, Key, KeyRange, Seq, SstId, SstMeta, TableId, TableSchema, TimeRange},
 };
+
+/// Where in the order of writes, and when, a read stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadAt {
+    /// Nothing newer than this; `None` for what is visible now.
+    pub(super) seq: Option<Seq>,
+    /// When it is, for the time to live, in milliseconds since the Unix epoch.
+    pub(super) at_ms: u64,
+}
 
 /// What a read sees. Its methods block: only for threads that may.
 pub(super) struct ReadView {
     version: Arc<Version>,
     memory: MemoryView,
+    view: View,
     ssts: Arc<Ssts>,
 }
 
 /// The opened SSTs of a view.
 struct Ssts {
     store: Store,
-    table: Arc<TableInner>,
+    table: TableId,
+    schema: TableSchema,
     handle: Handle,
     opened: Mutex<HashMap<SstId, SstReader>>,
     filters: Mutex<HashMap<SstId, Option<Arc<KeyFilter>>>>,
 }
 
 impl ReadView {
-    /// What a read of `table` sees from now on. Must be called inside a runtime.
-    pub(super) fn new(store: &Store, table: &Arc<TableInner>) -> Self {
+    /// What a read of `table` sees. Must be called inside a runtime.
+    pub(super) fn new(store: &Store, table: &TableInner, at: ReadAt) -> Self {
         let (version, memory) = table.memory.view(|| {
             let version = table.manifest.version();
             let flushed_seq = version.flushed_seq;
@@ -52,16 +63,28 @@ impl ReadView {
         });
         let ssts = Ssts {
             store: store.clone(),
-            table: table.clone(),
+            table: table.id(),
+            schema: version.schema.clone(),
             handle: Handle::current(),
             opened: Mutex::default(),
             filters: Mutex::default(),
         };
+        let view = View {
+            seq: at.seq.unwrap_or(memory.visible).min(memory.visible),
+            expiry: version.schema.expiry(at.at_ms),
+            range_deletes: version.range_deletes.clone(),
+        };
         Self {
             version,
             memory,
+            view,
             ssts: Arc::new(ssts),
         }
+    }
+
+    /// The schema that it is read under.
+    pub(super) fn schema(&self) -> &TableSchema {
+        &self.version.schema
     }
 
     /// The newest visible version of each key inside `request`, with the columns that it projects.
@@ -92,34 +115,40 @@ impl ReadView {
         request: &ReadRequest,
         is_wanted: impl Fn(&SstMeta) -> Result<bool>,
     ) -> Result<Merge> {
-        let schema = &self.ssts.table.schema;
+        let schema = self.schema();
         let columns = crate::sst::projected(schema, request.projection.as_deref())?;
-        let positions = columns
-            .fields()
-            .iter()
-            .map(|field| schema.stored().index_of(field.name()));
-        let positions: Vec<usize> = positions.collect::<Result<_, _>>()?;
         let mut sources: Vec<SortedSource> = Vec::new();
         for memtable in &self.memory.memtables {
+            let map = ColumnMap::new(columns.clone(), memtable.schema().stored().fields())?;
             for batch in memtable.sources(&request.keys) {
-                sources.push(Box::new(std::iter::once(Ok(batch.project(&positions)?))));
+                sources.push(Box::new(std::iter::once(Ok(map.apply(&batch)?))));
             }
         }
         let mut wanted = Vec::new();
         for sst in self.version.ssts() {
-            if is_wanted(sst)? {
+            if self.can_see(sst) && is_wanted(sst)? {
                 wanted.push(sst.clone());
             }
         }
         for chain in chains(wanted) {
             sources.push(Box::new(self.chain(chain, request.clone())));
         }
-        let options = MergeOptions::visible(schema.write_mode(), self.memory.visible);
+        let options = MergeOptions::visible(schema.write_mode(), self.view.clone());
         Ok(Merge::new(
             sources,
             MergeColumns::find(schema, &columns)?,
             options,
         ))
+    }
+
+    /// Whether a row of `sst` can be neither expired nor range-deleted.
+    fn can_see(&self, sst: &SstMeta) -> bool {
+        let expiry = self.view.expiry;
+        let is_expired = |(_, max)| expiry.is_some_and(|expiry| max < expiry);
+        let mut deletes = self.view.range_deletes.iter();
+        let is_deleted =
+            deletes.any(|delete| delete.seq <= self.view.seq && sst.is_hidden_by(delete));
+        !is_deleted && !sst.times.is_some_and(is_expired)
     }
 
     /// SSTs that are sorted and disjoint by key one after the other, opened as they are reached.
@@ -166,8 +195,7 @@ impl Ssts {
         if let Some(reader) = lock(&self.opened).get(&sst.id) {
             return Ok(reader.clone());
         }
-        let (schema, table) = (&self.table.schema, self.table.id());
-        let opening = SstReader::open(&self.store, schema, table, Arc::new(sst.clone()));
+        let opening = SstReader::open(&self.store, &self.schema, self.table, Arc::new(sst.clone()));
         let reader = self.handle.block_on(opening)?;
         lock(&self.opened).insert(sst.id, reader.clone());
         Ok(reader)
@@ -192,7 +220,7 @@ impl Ssts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Seq, Window};
+    use crate::types::Window;
 
     #[test]
     fn disjoint_ssts_are_chained_and_overlapping_ones_are_not() {
@@ -212,6 +240,7 @@ mod tests {
                 times: None,
                 schema_version: 1,
                 rows_hash: 0,
+                applied_seq: Seq(0),
             })
         };
         let show = |ssts: &[&str]| -> Vec<String> {

@@ -22,7 +22,7 @@ use crate::{
 /// Bytes of a batch from which on it is encoded for the WAL on a blocking thread.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
-/// Writes a checked batch.
+/// Writes a checked and labelled batch.
 pub(super) async fn write(table: &Table, kind: EntryKind, batch: RecordBatch) -> Result<Seq> {
     let (engine, inner) = (&table.engine, &table.inner);
     engine.check_alive()?;
@@ -66,7 +66,7 @@ impl Write {
             if is_large {
                 handle.block_on(self.append())?;
             }
-            insert(&self.table, &self.ticket, self.kind, &self.batch)?;
+            insert(&self.ticket, self.kind, &self.batch)?;
             drop(self.ticket);
             self.engine.count(&self.table);
             self.table
@@ -92,16 +92,12 @@ impl Write {
     }
 }
 
-/// Inserts a batch under the seq of `ticket`.
-pub(super) fn insert(
-    table: &TableInner,
-    ticket: &Ticket,
-    kind: EntryKind,
-    batch: &RecordBatch,
-) -> Result<()> {
+/// Inserts a batch, labelled under any version of the table's schema, under the seq of `ticket`.
+pub(super) fn insert(ticket: &Ticket, kind: EntryKind, batch: &RecordBatch) -> Result<()> {
+    let memtable = &ticket.slot.memtable;
     let stored = match kind {
-        EntryKind::Put => table.schema.puts(batch, ticket.seq)?,
-        EntryKind::Delete => table.schema.tombstones(batch, ticket.seq)?,
+        EntryKind::Put => memtable.schema().puts(batch, ticket.seq)?,
+        EntryKind::Delete => memtable.schema().tombstones(batch, ticket.seq)?,
     };
-    ticket.slot.memtable.insert(&stored)
+    memtable.insert(&stored)
 }

@@ -67,6 +67,7 @@ mod tests {
             times: None,
             schema_version: 1,
             rows_hash: 0,
+            applied_seq: Seq(0),
         })
     }
 

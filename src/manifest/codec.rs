@@ -31,6 +31,8 @@ pub(super) fn encode_edit(edit: &Edit) -> Bytes {
         jobs_ended: edit.jobs_ended.iter().map(JobId::to_string).collect(),
         at_ms: edit.at_ms,
         deleted: edit.deleted.iter().map(SstId::to_string).collect(),
+        range_deletes: edit.range_deletes.iter().map(Into::into).collect(),
+        range_deletes_ended: edit.range_deletes_ended.iter().map(|seq| seq.0).collect(),
     })
 }
 
@@ -58,6 +60,8 @@ pub(super) fn decode_edit(body: Bytes) -> Result<Edit> {
         jobs_ended: ids(&edit.jobs_ended)?,
         at_ms: edit.at_ms,
         deleted: ids(&edit.deleted)?,
+        range_deletes: edit.range_deletes.iter().map(Into::into).collect(),
+        range_deletes_ended: edit.range_deletes_ended.into_iter().map(Seq).collect(),
     })
 }
 
@@ -79,6 +83,7 @@ pub(super) fn encode_version(version: &Version) -> Bytes {
                 since_ms,
             })
             .collect(),
+        range_deletes: version.range_deletes.iter().map(Into::into).collect(),
     })
 }
 
@@ -93,6 +98,7 @@ pub(super) fn decode_version(body: Bytes) -> Result<Version> {
             .into_iter()
             .map(JobRecord::try_from)
             .collect::<Result<_>>()?,
+        range_deletes: snapshot.range_deletes.iter().map(Into::into).collect(),
         ..Edit::default()
     };
     let mut version = Version::new(schema).apply(&edit)?;

@@ -6,7 +6,13 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
 
-use super::{codec, edit::Edit, invariants, version::Version};
+use super::{
+    codec,
+    edit::Edit,
+    invariants,
+    pins::{Pin, Pins, ReadPoints},
+    version::Version,
+};
 use crate::{
     clock::Env,
     error::{Error, ErrorKind, Result},
@@ -14,7 +20,7 @@ use crate::{
         Store, layout,
         log::{Log, LogWriter, Record, RecordKind},
     },
-    types::{Epoch, TableId, TableSchema},
+    types::{Epoch, Seq, TableId, TableSchema},
 };
 
 /// Edits after which a snapshot is written.
@@ -33,6 +39,8 @@ pub struct Manifest {
     current: watch::Sender<Arc<Version>>,
     /// Versions before the current one that were published, as far as somebody still holds them.
     earlier: Mutex<Vec<Weak<Version>>>,
+    /// What snapshots read at.
+    read_points: Arc<ReadPoints>,
     /// Why no commit can succeed any more.
     fenced: watch::Sender<Option<Error>>,
 }
@@ -112,6 +120,7 @@ impl Manifest {
             writer: tokio::sync::Mutex::new(writer),
             current: watch::Sender::new(Arc::new(version)),
             earlier: Mutex::default(),
+            read_points: Arc::default(),
             fenced: watch::Sender::new(None),
         }
     }
@@ -136,6 +145,16 @@ impl Manifest {
     /// Whether a read holds the current version or one before it.
     pub fn is_read(&self) -> bool {
         Arc::strong_count(&self.current.borrow()) > 1 || !self.pinned().is_empty()
+    }
+
+    /// Pins the seq that `read` answers: no merge that starts later drops what it sees.
+    pub fn pin(&self, read: impl FnOnce() -> Seq) -> Pin {
+        self.read_points.pin(self.env.unix_ms(), read)
+    }
+
+    /// What merges that start now must leave to readers.
+    pub fn pins(&self) -> Pins {
+        self.read_points.pins(self.env.unix_ms())
     }
 
     /// Tells of every new version.

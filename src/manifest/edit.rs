@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::types::{JobId, KeyRange, Retention, Seq, SstId, SstMeta, TableSchema, Window};
+use crate::types::{
+    JobId, KeyRange, RangeDelete, Retention, Seq, SstId, SstMeta, TableSchema, Window,
+};
 
 /// A live SST, by name and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,4 +65,8 @@ pub struct Edit {
     pub at_ms: u64,
     /// Obsolete SSTs whose objects are gone.
     pub deleted: Vec<SstId>,
+    /// Range deletes, of seqs above all that were taken before.
+    pub range_deletes: Vec<RangeDelete>,
+    /// Seqs of range deletes that no row can need any more.
+    pub range_deletes_ended: Vec<Seq>,
 }

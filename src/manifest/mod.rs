@@ -8,7 +8,9 @@ mod catalog;
 mod codec;
 mod commit;
 mod edit;
+pub mod hidden;
 pub mod invariants;
+mod pins;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -16,4 +18,5 @@ mod version;
 pub use catalog::Catalog;
 pub use commit::Manifest;
 pub use edit::{Edit, JobRecord, SstRef};
+pub use pins::{Pin, Pins};
 pub use version::{Version, WindowVersion};

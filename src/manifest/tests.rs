@@ -10,8 +10,8 @@ use crate::{
     error::ErrorKind,
     store::Store,
     types::{
-        Epoch, JobId, Key, KeyRange, Retention, Seq, SstId, SstMeta, TableId, TableOptions,
-        TableSchema, Window,
+        Epoch, JobId, Key, KeyRange, RangeDelete, Retention, Seq, SstId, SstMeta, TableId,
+        TableOptions, TableSchema, TimeRange, Window,
     },
 };
 
@@ -23,7 +23,7 @@ fn schema() -> TableSchema {
         Field::new("v", DataType::Float64, true),
     ]);
     let options = TableOptions {
-        window: Some(Duration::from_secs(10)),
+        window: Duration::from_secs(10).into(),
         ..TableOptions::default()
     };
     TableSchema::new(Arc::new(columns), &["k", "t"], Some("t"), options).unwrap()
@@ -45,7 +45,15 @@ fn sst(number: u64, level: u8, keys: &str) -> Arc<SstMeta> {
         times: Some((0, 9_999)),
         schema_version: 1,
         rows_hash: number,
+        applied_seq: Seq(0),
     })
+}
+
+fn range_delete(seq: u64) -> RangeDelete {
+    RangeDelete {
+        seq: Seq(seq),
+        times: TimeRange { start: -9, end: 9 },
+    }
 }
 
 fn job(number: u64, inputs: &[&Arc<SstMeta>]) -> JobRecord {
@@ -57,6 +65,8 @@ fn job(number: u64, inputs: &[&Arc<SstMeta>]) -> JobRecord {
         retention: Retention {
             read_points: vec![Seq(3)],
             drop_tombstones: true,
+            expiry: Some(-4),
+            range_deletes: vec![range_delete(2)],
         },
         sst_bytes_target: 1 << 20,
         tasks: vec![

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::edit::{Edit, JobRecord, SstRef};
 use crate::{
     error::{Error, Result},
-    types::{JobId, KeyRange, Seq, SstId, SstMeta, TableSchema, Window},
+    types::{JobId, KeyRange, RangeDelete, Seq, SstId, SstMeta, TableSchema, Window},
 };
 
 /// The live SSTs of one window.
@@ -76,6 +76,8 @@ pub struct Version {
     pub jobs: BTreeMap<JobId, Arc<JobRecord>>,
     /// SSTs that left, and when, in milliseconds since the Unix epoch; their objects are still there.
     pub obsolete: BTreeMap<SstId, u64>,
+    /// Range deletes that may hide rows, by ascending seq.
+    pub range_deletes: Vec<RangeDelete>,
     /// Derived: asked for by every write.
     l0_runs_max: usize,
 }
@@ -89,6 +91,7 @@ impl Version {
             flushed_seq: Seq(0),
             jobs: BTreeMap::new(),
             obsolete: BTreeMap::new(),
+            range_deletes: Vec::new(),
             l0_runs_max: 0,
         }
     }
@@ -179,6 +182,21 @@ impl Version {
         }
         for sst in &edit.deleted {
             next.obsolete.remove(sst);
+        }
+        next.range_deletes
+            .retain(|delete| !edit.range_deletes_ended.contains(&delete.seq));
+        for delete in &edit.range_deletes {
+            if next
+                .range_deletes
+                .last()
+                .is_some_and(|last| last.seq >= delete.seq)
+            {
+                return Err(Error::conflict(format!(
+                    "range delete at seq {} does not come last",
+                    delete.seq
+                )));
+            }
+            next.range_deletes.push(*delete);
         }
         next.l0_runs_max = next
             .windows

@@ -29,7 +29,8 @@ fn schema(write_mode: WriteMode) -> TableSchema {
     ]);
     let options = TableOptions {
         write_mode,
-        window: Some(Duration::from_secs(WINDOW_SECONDS as u64)),
+        window: Duration::from_secs(WINDOW_SECONDS as u64).into(),
+        ..TableOptions::default()
     };
     let key = ["name", "number", "time"];
     TableSchema::new(Arc::new(columns), &key, Some("time"), options).unwrap()
@@ -169,7 +170,9 @@ fn check(memtable: &Memtable, expected: &[Row], bounds: (&Key, &Key)) {
         for row in expected {
             windows.entry(window(row)).or_default().push(row.clone());
         }
-        let flushed = view.by_window(batch_rows).unwrap();
+        let flushed = view
+            .by_window(view.schema().window_width(), batch_rows)
+            .unwrap();
         let flushed: Vec<(Window, Vec<Row>)> = flushed
             .into_iter()
             .map(|(window, batches)| {
@@ -300,7 +303,7 @@ fn what_is_counted_is_what_is_kept() {
     let bytes = memtable.bytes();
     assert!((20_000..200_000).contains(&bytes), "{bytes} bytes");
     let view = memtable.view();
-    let (window, batches) = view.by_window(1000).unwrap().remove(0);
+    let (window, batches) = view.by_window(None, 1000).unwrap().remove(0);
     assert_eq!((window, batches.len()), (Window(0), 1));
     let expected: Vec<RecordBatch> = (1..=20)
         .map(|seq| {
@@ -325,8 +328,8 @@ fn batches_of_another_kind_are_refused() {
     assert!(memtable.insert(&one.project(&[0, 1]).unwrap()).is_err());
     memtable.insert(&one.slice(0, 0)).unwrap();
     assert!(memtable.is_empty() && memtable.seq_range().is_none());
-    assert_eq!(memtable.view().by_window(10).unwrap().len(), 0);
-    assert!(memtable.view().by_window(0).is_err());
+    assert_eq!(memtable.view().by_window(None, 10).unwrap().len(), 0);
+    assert!(memtable.view().by_window(None, 0).is_err());
     memtable
         .insert(&tombstones(&schema, &[(None, Some(1), 5)], 3))
         .unwrap();

@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use arrow::array::RecordBatch;
+use arrow::{
+    array::RecordBatch,
+    compute::{max, min},
+};
 
 use super::chunk::{Chunk, gather, order_of};
 use crate::{
     error::{Error, Result},
-    types::{KeyRange, TableSchema, Window},
+    types::{KeyRange, TableSchema, Window, WindowWidth},
 };
 
 /// The rows of a memtable at one moment. Immutable, and cheap to clone but for the list of chunks.
@@ -35,17 +38,42 @@ impl MemtableView {
             .collect()
     }
 
-    /// All rows, for a flush: by window, ascending, each with its rows in one order in batches of at
-    /// most `batch_rows` rows. A table without windows has everything in window 0. Copies all rows.
+    /// The schema that the rows were written under.
+    pub fn schema(&self) -> &TableSchema {
+        &self.schema
+    }
+
+    /// Least and greatest time; `None` without a time column or rows.
+    pub fn times(&self) -> Result<Option<(i64, i64)>> {
+        let Some(time) = self.schema.time() else {
+            return Ok(None);
+        };
+        let mut bounds: Option<(i64, i64)> = None;
+        for chunk in &self.chunks {
+            let times = TableSchema::times(chunk.batch(), time)?;
+            if let (Some(min), Some(max)) = (min(&times), max(&times)) {
+                let (least, greatest) = bounds.unwrap_or((min, max));
+                bounds = Some((least.min(min), greatest.max(max)));
+            }
+        }
+        Ok(bounds)
+    }
+
+    /// All rows, for a flush: by windows of `width`, ascending, each with its rows in one order in batches of at
+    /// most `batch_rows` rows. Without a width everything is in window 0. Copies all rows.
     ///
     /// # Errors
     /// `Invalid` when `batch_rows` is 0; `TooLarge` when a single row does not fit into a batch.
-    pub fn by_window(&self, batch_rows: usize) -> Result<Vec<(Window, Vec<RecordBatch>)>> {
+    pub fn by_window(
+        &self,
+        width: Option<WindowWidth>,
+        batch_rows: usize,
+    ) -> Result<Vec<(Window, Vec<RecordBatch>)>> {
         if batch_rows == 0 {
             return Err(Error::invalid("a batch of 0 rows cannot hold any"));
         }
         let mut windows = BTreeMap::<Window, Vec<(usize, usize)>>::new();
-        let window_of = self.windows()?;
+        let window_of = self.windows(width)?;
         for (chunk, row) in order_of(&self.chunks) {
             windows
                 .entry(window_of[chunk].at(row))
@@ -64,9 +92,9 @@ impl MemtableView {
     }
 
     /// The windows of each chunk's rows.
-    fn windows(&self) -> Result<Vec<Windows>> {
+    fn windows(&self, width: Option<WindowWidth>) -> Result<Vec<Windows>> {
         let windows = |chunk: &Arc<Chunk>| {
-            let (Some(width), Some(time)) = (self.schema.window_width(), self.schema.time()) else {
+            let (Some(width), Some(time)) = (width, self.schema.time()) else {
                 return Ok(Windows::All(Window(0)));
             };
             let times = TableSchema::times(chunk.batch(), time)?;

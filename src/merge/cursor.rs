@@ -3,16 +3,20 @@
 use std::{cmp::Ordering, ops::Range};
 
 use arrow::{
-    array::{Array, AsArray, RecordBatch},
+    array::{Array, AsArray, Int64Array, RecordBatch},
     buffer::ScalarBuffer,
+    compute::{max, min},
     datatypes::{DataType, UInt8Type, UInt64Type},
     row::Rows,
 };
 
-use super::{MergeColumns, SortedSource};
+use super::{
+    MergeColumns, SortedSource,
+    retain::{Retain, Timed},
+};
 use crate::{
     error::{Error, Result},
-    types::{Op, Seq},
+    types::{Op, RangeDelete, Seq, TableSchema},
 };
 
 /// Walks through one source. Before the first [`Cursor::load`], and after the last, it is at no row.
@@ -34,8 +38,10 @@ pub(super) struct Loaded {
     pub(super) ops: ScalarBuffer<u8>,
     /// The greatest seq in it.
     pub(super) seq_max: Seq,
-    /// Whether no two neighbours have the same key and no row is a tombstone.
+    /// Whether no two neighbours have the same key, no row is a tombstone, and none can go for its time.
     pub(super) plain: bool,
+    /// Where times decide: the time of each row, and the range deletes that can hide one.
+    timed: Option<(Int64Array, Vec<RangeDelete>)>,
 }
 
 impl Loaded {
@@ -49,6 +55,15 @@ impl Loaded {
 
     pub(super) fn is_tombstone(&self, row: usize) -> bool {
         self.ops[row] == Op::Delete as u8
+    }
+
+    /// What decides by time about `row`.
+    pub(super) fn timed(&self, row: usize) -> Option<Timed<'_>> {
+        let (times, deletes) = self.timed.as_ref()?;
+        Some(Timed {
+            time: times.value(row),
+            deletes,
+        })
     }
 
     fn rows(&self) -> usize {
@@ -72,7 +87,7 @@ impl Cursor {
     /// # Errors
     /// The source's own; `Corrupt` when its rows are out of order; `Internal` when its columns are not
     /// what `columns` says.
-    pub(super) fn load(&mut self, columns: &MergeColumns) -> Result<bool> {
+    pub(super) fn load(&mut self, columns: &MergeColumns, retain: &Retain) -> Result<bool> {
         if let Some(done) = self.loaded.take()
             && done.rows() > 0
         {
@@ -90,12 +105,12 @@ impl Cursor {
                 Some(batch) => break batch,
             }
         };
-        let loaded = self.check(batch, columns)?;
+        let loaded = self.check(batch, columns, retain)?;
         self.loaded = Some(loaded);
         Ok(true)
     }
 
-    fn check(&self, batch: RecordBatch, columns: &MergeColumns) -> Result<Loaded> {
+    fn check(&self, batch: RecordBatch, columns: &MergeColumns, retain: &Retain) -> Result<Loaded> {
         let index = self.index;
         let wrong = |column: usize, want: DataType| {
             Error::internal(format!(
@@ -141,8 +156,11 @@ impl Cursor {
         }
         let tombstones = ops.iter().any(|&op| op != Op::Put as u8);
         let seq_max = Seq(seqs.iter().copied().max().unwrap_or(0));
+        let seq_min = Seq(seqs.iter().copied().min().unwrap_or(0));
+        let timed = times_that_decide(&batch, columns, retain, seq_min)?;
         Ok(Loaded {
-            plain: !repeats && !tombstones,
+            plain: !repeats && !tombstones && timed.is_none(),
+            timed,
             batch,
             keys,
             seqs,
@@ -206,6 +224,26 @@ impl Cursor {
         self.position = row;
         row == self.loaded().rows()
     }
+}
+
+/// The times of the rows of `batch`, and the range deletes that can hide one; `None` where no row can go for
+/// its time.
+fn times_that_decide(
+    batch: &RecordBatch,
+    columns: &MergeColumns,
+    retain: &Retain,
+    seq_min: Seq,
+) -> Result<Option<(Int64Array, Vec<RangeDelete>)>> {
+    let Some(column) = columns.time.filter(|_| retain.looks_at_times()) else {
+        return Ok(None);
+    };
+    let times = TableSchema::times(batch, column)?;
+    let (Some(min), Some(max)) = (min(&times), max(&times)) else {
+        return Ok(None);
+    };
+    let deletes = retain.deletes(seq_min, (min, max));
+    let expires = retain.expiry().is_some_and(|expiry| min < expiry);
+    Ok((expires || !deletes.is_empty()).then_some((times, deletes)))
 }
 
 /// Key ascending, then seq descending.

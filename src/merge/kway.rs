@@ -57,7 +57,9 @@ struct KeyState {
 impl Merge {
     /// A merge of `sources`. Nothing is read before the first batch is asked for.
     pub fn new(sources: Vec<SortedSource>, columns: MergeColumns, options: MergeOptions) -> Self {
-        let output = Output::new(sources.len(), options.batch_rows);
+        let operators = columns.operators.clone();
+        let combines = operators.is_some();
+        let output = Output::new(sources.len(), options.batch_rows, operators);
         let cursors = sources.into_iter().enumerate();
         Self {
             columns,
@@ -66,7 +68,7 @@ impl Merge {
                 .map(|(index, source)| Cursor::new(source, index))
                 .collect(),
             keys: KeyState {
-                retain: Retain::new(&options),
+                retain: Retain::new(&options, combines),
                 hash_rows: options.hash_rows,
                 last_key: None,
                 tail: RowSum::default(),
@@ -90,7 +92,7 @@ impl Merge {
             }
             Phase::Running if self.heap.is_empty() => {
                 self.keys.end_key(&mut self.output);
-                self.output.flush()?;
+                self.output.finish()?;
                 self.phase = Phase::Done;
             }
             Phase::Running => self.step()?,
@@ -130,7 +132,7 @@ impl Merge {
 
     fn load(&mut self, source: usize) -> Result<bool> {
         let cursor = &mut self.cursors[source];
-        let loaded = cursor.load(&self.columns)?;
+        let loaded = cursor.load(&self.columns, &self.keys.retain)?;
         if loaded {
             self.output.loaded(source, &cursor.loaded().batch)?;
         }
@@ -207,8 +209,11 @@ impl KeyState {
                 self.retain.start_key();
                 self.keep_all(loaded, first + 1..stretch.end);
                 // The last row may have older versions in other sources.
-                self.retain.fate(loaded.seq(last), false);
+                self.retain.fate(loaded.seq(last), false, None);
                 self.remember(loaded.key(last));
+            }
+            if first_fate == Fate::Combined {
+                output.add_combined(source, &loaded.batch, first);
             }
             let start = if first_fate == Fate::Kept {
                 first
@@ -218,8 +223,10 @@ impl KeyState {
             output.add_stretch(source, &loaded.batch, start, stretch.end - start)?;
         } else {
             for row in stretch {
-                if self.decide(loaded, row, output) == Fate::Kept {
-                    output.add(source, &loaded.batch, row, 1);
+                match self.decide(loaded, row, output) {
+                    Fate::Kept => output.add(source, &loaded.batch, row, 1),
+                    Fate::Combined => output.add_combined(source, &loaded.batch, row),
+                    _ => {}
                 }
             }
         }
@@ -235,7 +242,7 @@ impl KeyState {
             self.retain.start_key();
             self.remember(key);
         }
-        let fate = self.retain.fate(seq, is_tombstone);
+        let fate = self.retain.fate(seq, is_tombstone, loaded.timed(row));
         let hash = if self.hash_rows {
             row_hash(key, seq)
         } else {
@@ -248,7 +255,10 @@ impl KeyState {
                 self.stats.written.add(std::mem::take(&mut self.tail));
                 self.stats.written.add_row(hash);
             }
+            Fate::Combined => self.stats.combined.add_row(hash),
             Fate::Shadowed => self.stats.shadowed.add_row(hash),
+            Fate::Expired => self.stats.expired.add_row(hash),
+            Fate::RangeDeleted => self.stats.range_deleted.add_row(hash),
             Fate::Deleted => self.stats.deleted.add_row(hash),
         }
         fate

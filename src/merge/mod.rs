@@ -14,12 +14,14 @@
 //! 2. [`Merge`] keeps the sources in a binary heap, and takes from the first of them the stretch of rows
 //!    that precede every other source's next row, found by galloping.
 //! 3. `retain` decides row by row, or for a whole stretch at once where nothing can be dropped.
-//! 4. `output` cuts surviving pieces into batches, copying as little as possible.
+//! 4. `output` cuts surviving pieces into batches, copying as little as possible; `combine` makes one of the
+//!    rows of a key where columns have merge operators.
 //!
 //! # Order
 //! Sources and output are ordered by key ascending, then seq descending, then arrival: rows of equal
 //! key and seq keep the order of their source, and those of a source with a lower index come first.
 
+mod combine;
 mod cursor;
 mod kway;
 mod output;
@@ -27,13 +29,21 @@ mod retain;
 #[cfg(test)]
 mod tests;
 
-use arrow::{array::RecordBatch, datatypes::Schema};
+use std::sync::Arc;
+
+use arrow::{
+    array::RecordBatch,
+    datatypes::{FieldRef, Schema},
+};
 
 pub use kway::Merge;
 
 use crate::{
     error::{Error, Result},
-    types::{KeyEncoder, OP_COLUMN, Retention, RowSum, SEQ_COLUMN, Seq, TableSchema, WriteMode},
+    types::{
+        KeyEncoder, MergeOperator, OP_COLUMN, RangeDelete, Retention, RowSum, SEQ_COLUMN, Seq,
+        TableSchema, WriteMode,
+    },
 };
 
 /// Batches of the stored schema, or of a projection of it that keeps the key, `__seq` and `__op`, in
@@ -49,6 +59,10 @@ pub struct MergeColumns {
     pub seq: usize,
     /// Position of `__op`.
     pub op: usize,
+    /// Position of the time column.
+    pub time: Option<usize>,
+    /// The operator of each column; `None` where the newest row takes the place of the others.
+    pub operators: Option<Arc<[MergeOperator]>>,
 }
 
 impl MergeColumns {
@@ -62,10 +76,20 @@ impl MergeColumns {
             columns.index_of(name).map_err(missing)
         };
         let key = schema.key_names().into_iter().map(find);
+        let time = schema.time().map(|at| schema.columns().field(at).name());
+        let operator = |field: &FieldRef| {
+            let at = schema.columns().index_of(field.name());
+            at.map_or(MergeOperator::LastValue, |at| schema.operators()[at])
+        };
+        let operators = schema
+            .combines()
+            .then(|| columns.fields().iter().map(operator).collect());
         Ok(Self {
             key: schema.key_encoder().at(&key.collect::<Result<Vec<_>>>()?),
             seq: find(SEQ_COLUMN)?,
             op: find(OP_COLUMN)?,
+            time: time.map(|name| find(name)).transpose()?,
+            operators,
         })
     }
 }
@@ -73,9 +97,11 @@ impl MergeColumns {
 /// Which rows come out of a merge.
 ///
 /// In an upsert table a row hides every row of its key with a lower seq; of rows with equal key and seq,
-/// which sources should not hold, the first counts. In an append table only a tombstone hides anything:
-/// the rows of its key with a lower seq, puts and tombstones alike. A row hidden by the row at seq *h* is
-/// still seen from the read points below *h*.
+/// which sources should not hold, the first counts. In an append table, and where columns have merge operators,
+/// only a tombstone hides anything: the rows of its key with a lower seq, puts and tombstones alike. A range
+/// delete is a tombstone for all keys with a time inside. A row hidden at seq *h* is still seen from the read
+/// points below *h*. With merge operators, puts that are seen from the same read points become one, with the
+/// seq of the newest. Expired rows are seen by nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// For files: every row that is hidden by none, or is seen from a read point. Others are *shadowed*.
@@ -83,7 +109,18 @@ pub enum Keep {
     /// then hide nothing, are *deleted*.
     Retained(Retention),
     /// For readers: the puts seen from this read point. In an upsert table that is one row a key at most.
-    Visible(Seq),
+    Visible(View),
+}
+
+/// What a reader sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Nothing newer than this.
+    pub seq: Seq,
+    /// No rows with an earlier time, in the unit of the time column.
+    pub expiry: Option<i64>,
+    /// Nothing that these hide; those above `seq` hide nothing.
+    pub range_deletes: Vec<RangeDelete>,
 }
 
 /// How to merge.
@@ -113,11 +150,11 @@ impl MergeOptions {
         }
     }
 
-    /// A merge that answers a reader at `read_seq`, and only counts rows.
-    pub fn visible(mode: WriteMode, read_seq: Seq) -> Self {
+    /// A merge that answers a reader, and only counts rows.
+    pub fn visible(mode: WriteMode, view: View) -> Self {
         Self {
             mode,
-            keep: Keep::Visible(read_seq),
+            keep: Keep::Visible(view),
             batch_rows: Self::BATCH_ROWS,
             hash_rows: false,
         }
@@ -136,4 +173,10 @@ pub struct MergeStats {
     pub shadowed: RowSum,
     /// Tombstones dropped because nothing is left for them to hide; for [`Keep::Visible`], those seen.
     pub deleted: RowSum,
+    /// Rows that became part of a newer one of their key.
+    pub combined: RowSum,
+    /// Rows dropped because they are past the time to live.
+    pub expired: RowSum,
+    /// Rows dropped because a range delete hides them.
+    pub range_deleted: RowSum,
 }

@@ -9,20 +9,47 @@
 //! A piece of [`SLICE_ROWS`] rows and more is not copied to fill up the batch before it, unless that
 //! would leave a tiny batch behind.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use arrow::{
-    array::RecordBatch,
-    compute::{concat_batches, interleave_record_batch},
+    array::{Array, RecordBatch, UInt64Array},
+    compute::{concat_batches, interleave_record_batch, take_record_batch},
     datatypes::SchemaRef,
 };
 
-use crate::error::{Error, Result};
+use super::combine::combine;
+use crate::{
+    error::{Error, Result},
+    types::MergeOperator,
+};
 
 /// Rows that make a stretch worth a batch of its own.
 const SLICE_ROWS: usize = 1_024;
 /// Rows a piece on average from which concatenating beats interleaving.
 const CONCAT_ROWS: usize = 32;
+
+/// Bytes of an output batch, about: far below what overflows 32-bit offsets.
+const BATCH_BYTES: usize = 64 << 20;
+
+/// An input batch.
+struct Held {
+    batch: RecordBatch,
+    /// Bytes of a row, on average.
+    row_bytes: usize,
+}
+
+impl Held {
+    fn new(batch: &RecordBatch) -> Self {
+        let bytes = batch.columns().iter().map(|column| {
+            let bytes = column.to_data().get_slice_memory_size();
+            bytes.unwrap_or_else(|_| column.get_array_memory_size())
+        });
+        Self {
+            row_bytes: bytes.sum::<usize>() / batch.num_rows().max(1),
+            batch: batch.clone(),
+        }
+    }
+}
 
 /// Rows `start..start + rows` of held batch `slot`.
 #[derive(Clone, Copy)]
@@ -36,19 +63,29 @@ pub(super) struct Output {
     batch_rows: usize,
     schema: Option<SchemaRef>,
     /// Input batches that pieces refer to.
-    held: Vec<RecordBatch>,
+    held: Vec<Held>,
     held_max: usize,
     /// Where each source's current batch is held.
     slots: Vec<Option<usize>>,
     pieces: Vec<Piece>,
     /// Rows of all pieces.
     rows: usize,
+    /// Bytes of all pieces, about.
+    bytes: usize,
+    /// Where columns have merge operators: one a column.
+    operators: Option<Arc<[MergeOperator]>>,
+    /// Which of the rows become part of the row before them.
+    joins: Vec<usize>,
     indices: Vec<(usize, usize)>,
     ready: VecDeque<RecordBatch>,
 }
 
 impl Output {
-    pub(super) fn new(sources: usize, batch_rows: usize) -> Self {
+    pub(super) fn new(
+        sources: usize,
+        batch_rows: usize,
+        operators: Option<Arc<[MergeOperator]>>,
+    ) -> Self {
         Self {
             batch_rows: batch_rows.max(1),
             schema: None,
@@ -57,6 +94,9 @@ impl Output {
             slots: vec![None; sources],
             pieces: Vec::new(),
             rows: 0,
+            bytes: 0,
+            operators,
+            joins: Vec::new(),
             indices: Vec::new(),
             ready: VecDeque::new(),
         }
@@ -90,17 +130,25 @@ impl Output {
             return;
         }
         let slot = *self.slots[source].get_or_insert_with(|| {
-            self.held.push(batch.clone());
+            self.held.push(Held::new(batch));
             self.held.len() - 1
         });
         self.rows += rows;
+        self.bytes += rows * self.held[slot].row_bytes;
         match self.pieces.last_mut() {
             Some(last) if last.slot == slot && last.start + last.rows == start => last.rows += rows,
             _ => self.pieces.push(Piece { slot, start, rows }),
         }
     }
 
-    /// As [`Output::add`], for rows that will stay: a long stretch passes on without being copied.
+    /// Adds a row that becomes part of the one that was added last.
+    pub(super) fn add_combined(&mut self, source: usize, batch: &RecordBatch, row: usize) {
+        self.joins.push(self.rows);
+        self.add(source, batch, row, 1);
+    }
+
+    /// As [`Output::add`], for rows that will stay, with keys of their own: a long stretch passes on without
+    /// being copied. But for its last row, which others may become part of.
     pub(super) fn add_stretch(
         &mut self,
         source: usize,
@@ -108,9 +156,12 @@ impl Output {
         start: usize,
         rows: usize,
     ) -> Result<()> {
-        if rows >= SLICE_ROWS && (self.rows == 0 || self.rows >= SLICE_ROWS) {
-            self.flush()?;
-            self.emit(batch.slice(start, rows));
+        let open = usize::from(self.operators.is_some()).min(rows);
+        let done = rows - open;
+        if done >= SLICE_ROWS && (self.rows <= open || self.rows >= SLICE_ROWS) {
+            self.finish()?;
+            self.emit(batch.slice(start, done));
+            self.add(source, batch, start + done, open);
         } else {
             self.add(source, batch, start, rows);
         }
@@ -124,6 +175,7 @@ impl Output {
             let last = self.pieces.last_mut();
             let last = last.expect("only rows that were added are taken back");
             let taken = rows.min(last.rows);
+            self.bytes -= taken * self.held[last.slot].row_bytes;
             last.rows -= taken;
             rows -= taken;
             if last.rows == 0 {
@@ -134,23 +186,55 @@ impl Output {
 
     /// Whether it is time to flush: enough rows, or too many input batches held for them.
     pub(super) fn is_full(&self) -> bool {
-        self.rows >= self.batch_rows || self.held.len() >= self.held_max
+        self.rows >= self.batch_rows
+            || self.bytes >= BATCH_BYTES
+            || self.held.len() >= self.held_max
     }
 
-    /// Makes all pieces into batches.
+    /// Makes pieces into batches; all, but for a last row that others may become part of.
     pub(super) fn flush(&mut self) -> Result<()> {
-        if let Some(batch) = self.build()? {
+        let Some(batch) = self.build()? else {
+            return Ok(());
+        };
+        self.clear();
+        if self.operators.is_none() {
             self.emit(batch);
+            return Ok(());
         }
-        self.pieces.clear();
-        self.held.clear();
-        self.slots.fill(None);
-        self.rows = 0;
+        let done = batch.num_rows() - 1;
+        self.emit(batch.slice(0, done));
+        // Taken out of the batch, which would otherwise be held as a whole.
+        let open = take_record_batch(&batch, &UInt64Array::from(vec![done as u64]))?;
+        self.held.push(Held::new(&open));
+        self.pieces.push(Piece {
+            slot: 0,
+            start: 0,
+            rows: 1,
+        });
+        self.rows = 1;
+        self.bytes = self.held[0].row_bytes;
         Ok(())
     }
 
+    /// Makes all pieces into batches: no row that is still to come becomes part of another.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if let Some(batch) = self.build()? {
+            self.emit(batch);
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.joins.clear();
+        self.held.clear();
+        self.slots.fill(None);
+        (self.rows, self.bytes) = (0, 0);
+    }
+
     fn build(&mut self) -> Result<Option<RecordBatch>> {
-        let slice = |piece: &Piece| self.held[piece.slot].slice(piece.start, piece.rows);
+        let slice = |piece: &Piece| self.held[piece.slot].batch.slice(piece.start, piece.rows);
         let batch = match &self.pieces[..] {
             [] => return Ok(None),
             [piece] => slice(piece),
@@ -164,11 +248,16 @@ impl Output {
                     let rows = piece.start..piece.start + piece.rows;
                     self.indices.extend(rows.map(|row| (piece.slot, row)));
                 }
-                let held: Vec<&RecordBatch> = self.held.iter().collect();
+                let held: Vec<&RecordBatch> = self.held.iter().map(|held| &held.batch).collect();
                 interleave_record_batch(&held, &self.indices)?
             }
         };
-        Ok(Some(batch))
+        match &self.operators {
+            Some(operators) if !self.joins.is_empty() => {
+                combine(&batch, &self.joins, operators).map(Some)
+            }
+            _ => Ok(Some(batch)),
+        }
     }
 
     /// Passes `batch` on, in equal parts when it is too long.

@@ -15,6 +15,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{error::ErrorKind, types::TableOptions};
 
+mod combining;
+
 /// Key types that the model is run with.
 #[derive(Clone, Copy, Debug)]
 enum KeyKind {
@@ -49,7 +51,7 @@ fn schema(kind: KeyKind, mode: WriteMode) -> TableSchema {
     let columns = Schema::new(key.into_iter().chain([value]).collect::<Vec<_>>());
     let options = TableOptions {
         write_mode: mode,
-        window: None,
+        ..TableOptions::default()
     };
     TableSchema::new(Arc::new(columns), &names, None, options).unwrap()
 }
@@ -102,6 +104,13 @@ fn source(batches: Vec<RecordBatch>) -> SortedSource {
 fn merge(schema: &TableSchema, sources: Vec<SortedSource>, options: MergeOptions) -> Merge {
     let columns = MergeColumns::find(schema, schema.stored()).unwrap();
     Merge::new(sources, columns, options)
+}
+
+fn at(seq: Seq) -> View {
+    View {
+        seq,
+        ..View::default()
+    }
 }
 
 fn ids(batches: &[RecordBatch]) -> Vec<i64> {
@@ -266,6 +275,7 @@ proptest! {
         let (batches, stats) = case.run(Keep::Retained(Retention {
             read_points: case.read_points.clone(),
             drop_tombstones: case.drop_tombstones,
+            ..Retention::default()
         }));
         prop_assert_eq!(ids(&batches), case.retained());
         let full = |batch: &RecordBatch| (1..=case.batch_rows).contains(&batch.num_rows());
@@ -282,7 +292,7 @@ proptest! {
 
     #[test]
     fn shows_what_the_model_shows(case in case(), read_seq in 0..26u64) {
-        let (batches, stats) = case.run(Keep::Visible(Seq(read_seq)));
+        let (batches, stats) = case.run(Keep::Visible(at(Seq(read_seq))));
         prop_assert_eq!(ids(&batches), case.visible(Seq(read_seq)));
         let dropped = [stats.written, stats.shadowed, stats.deleted];
         prop_assert_eq!(stats.read, dropped.into_iter().sum::<RowSum>());
@@ -294,9 +304,10 @@ proptest! {
         let (batches, _) = case.run(Keep::Retained(Retention {
             read_points: case.read_points.clone(),
             drop_tombstones: case.drop_tombstones,
+            ..Retention::default()
         }));
         for &point in case.read_points.iter().chain([&Seq(u64::MAX)]) {
-            let options = MergeOptions::visible(case.mode, point);
+            let options = MergeOptions::visible(case.mode, at(point));
             let again = merge(&case.schema(), vec![source(batches.clone())], options);
             let again = again.collect::<Result<Vec<_>>>().unwrap();
             prop_assert_eq!(ids(&again), case.visible(point), "at {}", point);
@@ -388,8 +399,8 @@ fn a_key_may_span_many_batches() {
     let batches: Vec<_> = batches.collect();
     for (drop_tombstones, want) in [(false, vec![0]), (true, vec![])] {
         let retention = Retention {
-            read_points: vec![],
             drop_tombstones,
+            ..Retention::default()
         };
         let options = MergeOptions::retained(WriteMode::Upsert, retention);
         let merge = merge(&schema, vec![source(batches.clone())], options);
@@ -430,7 +441,7 @@ fn a_failing_source_fails_the_merge() {
     let schema = schema(KeyKind::Int, WriteMode::Upsert);
     let good = ints(&schema, 0..10, 5, 10).into_iter().map(Ok);
     let failing = good.chain([Err(Error::not_found("sst x"))]);
-    let options = MergeOptions::visible(WriteMode::Upsert, Seq(9));
+    let options = MergeOptions::visible(WriteMode::Upsert, at(Seq(9)));
     let merge = merge(&schema, vec![Box::new(failing)], options);
     let kinds: Vec<_> = merge
         .map(|batch| batch.map(|b| b.num_rows()).map_err(|e| e.kind()))

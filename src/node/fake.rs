@@ -100,6 +100,9 @@ impl TaskRunner for Writer {
             written: RowSum::new(u64::from(index), 1),
             shadowed: RowSum::default(),
             deleted: RowSum::default(),
+            combined: RowSum::default(),
+            expired: RowSum::default(),
+            range_deleted: RowSum::default(),
             bytes_read: 0,
             elapsed_ms: 0,
         };

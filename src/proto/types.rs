@@ -1,16 +1,22 @@
 //! Conversions of the shared vocabulary to and from generated messages.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use arrow::ipc::{
-    convert::try_schema_from_flatbuffer_bytes,
-    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions},
+use arrow::{
+    datatypes::Schema,
+    ipc::{
+        convert::try_schema_from_flatbuffer_bytes,
+        writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions},
+    },
 };
 
 use super::{generated as pb, required};
 use crate::{
     error::{Error, Result},
-    types::{Key, KeyRange, Retention, Seq, SstMeta, TableOptions, TableSchema, Window, WriteMode},
+    types::{
+        Key, KeyRange, MergeOperator, RangeDelete, Retention, SchemaColumns, SchemaParts, Seq,
+        SstMeta, TableOptions, TableSchema, TimeRange, Window, Windowing, WriteMode,
+    },
 };
 
 impl From<&KeyRange> for pb::KeyRange {
@@ -48,6 +54,7 @@ impl From<&SstMeta> for pb::SstMeta {
             times: sst.times.map(|(min, max)| pb::TimeBounds { min, max }),
             schema_version: sst.schema_version,
             rows_hash: sst.rows_hash,
+            applied_seq: sst.applied_seq.0,
         }
     }
 }
@@ -70,6 +77,7 @@ impl TryFrom<pb::SstMeta> for SstMeta {
             times: sst.times.map(|times| (times.min, times.max)),
             schema_version: sst.schema_version,
             rows_hash: sst.rows_hash,
+            applied_seq: Seq(sst.applied_seq),
         })
     }
 }
@@ -79,6 +87,8 @@ impl From<&Retention> for pb::Retention {
         Self {
             read_points: retention.read_points.iter().map(|seq| seq.0).collect(),
             drop_tombstones: retention.drop_tombstones,
+            expiry: retention.expiry,
+            range_deletes: retention.range_deletes.iter().map(Into::into).collect(),
         }
     }
 }
@@ -88,14 +98,39 @@ impl From<pb::Retention> for Retention {
         Self {
             read_points: retention.read_points.into_iter().map(Seq).collect(),
             drop_tombstones: retention.drop_tombstones,
+            expiry: retention.expiry,
+            range_deletes: retention.range_deletes.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&RangeDelete> for pb::RangeDelete {
+    fn from(delete: &RangeDelete) -> Self {
+        Self {
+            seq: delete.seq.0,
+            start: delete.times.start,
+            end: delete.times.end,
+        }
+    }
+}
+
+impl From<&pb::RangeDelete> for RangeDelete {
+    fn from(delete: &pb::RangeDelete) -> Self {
+        Self {
+            seq: Seq(delete.seq),
+            times: TimeRange {
+                start: delete.start,
+                end: delete.end,
+            },
         }
     }
 }
 
 impl From<&TableSchema> for pb::TableSchema {
     fn from(schema: &TableSchema) -> Self {
+        let parts = schema.to_parts();
         let columns = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
-            schema.columns(),
+            &parts.columns.schema,
             &mut DictionaryTracker::new(false),
             &IpcWriteOptions::default(),
         );
@@ -103,16 +138,25 @@ impl From<&TableSchema> for pb::TableSchema {
             WriteMode::Upsert => pb::WriteMode::Upsert,
             WriteMode::Append => pb::WriteMode::Append,
         };
-        let time = schema
-            .time()
-            .map(|at| schema.columns().field(at).name().clone());
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let operators = schema.operators().iter();
         Self {
             columns: columns.ipc_message.into(),
-            key: schema.key_names().into_iter().map(str::to_owned).collect(),
-            time,
+            key: parts.key,
+            time: parts.time,
             write_mode: write_mode.into(),
-            window_ns: schema.options().window.map(|width| width.as_nanos() as u64),
-            version: schema.version(),
+            window_ns: match parts.options.window {
+                Windowing::None => None,
+                Windowing::Fixed(width) => Some(nanos(width)),
+                Windowing::Auto => Some(0),
+            },
+            version: parts.version,
+            column_ids: parts.columns.ids,
+            column_id_next: parts.columns.next_id,
+            ttl_ns: parts.options.ttl.map(nanos),
+            operators: operators
+                .map(|&operator| pb::MergeOperator::from(operator).into())
+                .collect(),
         }
     }
 }
@@ -133,19 +177,58 @@ impl TryFrom<pb::TableSchema> for TableSchema {
         };
         let options = TableOptions {
             write_mode,
-            window: schema.window_ns.map(Duration::from_nanos),
+            window: match schema.window_ns {
+                None => Windowing::None,
+                Some(0) => Windowing::Auto,
+                Some(width) => Windowing::Fixed(Duration::from_nanos(width)),
+            },
+            ttl: schema.ttl_ns.map(Duration::from_nanos),
+            operators: operators(&columns, &schema.operators)?,
         };
-        let key: Vec<&str> = schema.key.iter().map(String::as_str).collect();
-        Self::with_version(
-            Arc::new(columns),
-            &key,
-            schema.time.as_deref(),
+        Self::from_parts(SchemaParts {
+            columns: SchemaColumns {
+                schema: Arc::new(columns),
+                ids: schema.column_ids,
+                next_id: schema.column_id_next,
+            },
+            key: schema.key,
+            time: schema.time,
             options,
-            schema.version,
-        )
+            version: schema.version,
+        })
         .map_err(|error| Error::corrupt("table schema is not valid").with_source(error))
     }
 }
+
+fn operators(columns: &Schema, numbers: &[i32]) -> Result<BTreeMap<String, MergeOperator>> {
+    let mut operators = BTreeMap::new();
+    for (field, &number) in columns.fields().iter().zip(numbers) {
+        let operator = pb::MergeOperator::try_from(number)
+            .map_err(|_| Error::corrupt(format!("merge operator {number} is not known")))?;
+        if operator != pb::MergeOperator::LastValue {
+            operators.insert(field.name().clone(), operator.into());
+        }
+    }
+    Ok(operators)
+}
+
+macro_rules! same_names {
+    ($($name:ident)*) => {
+        impl From<MergeOperator> for pb::MergeOperator {
+            fn from(operator: MergeOperator) -> Self {
+                match operator { $(MergeOperator::$name => Self::$name,)* }
+            }
+        }
+
+        impl From<pb::MergeOperator> for MergeOperator {
+            fn from(operator: pb::MergeOperator) -> Self {
+                match operator { $(pb::MergeOperator::$name => Self::$name,)* }
+            }
+        }
+    };
+}
+
+same_names! { LastValue LastNonNull Sum Min Max BytesAppend }
 
 /// An id in its text form, from stored bytes.
 pub(crate) fn stored_id<T: std::str::FromStr<Err = Error>>(text: &str) -> Result<T> {

@@ -8,6 +8,7 @@
 //! level            0 flushed, 1.. compacted
 //! window           number of the window
 //! schema_version   of the table's schema
+//! applied_seq      range deletes up to this seq hide none of the rows
 //! write_mode       upsert | append
 //! rows             rows in it
 //! tombstones       of these, with __op = 1
@@ -95,6 +96,7 @@ impl Footer {
         put("level", meta.level.to_string());
         put("window", meta.window.0.to_string());
         put("schema_version", meta.schema_version.to_string());
+        put("applied_seq", meta.applied_seq.to_string());
         put("write_mode", self.write_mode.to_string());
         put("rows", meta.rows.to_string());
         put("tombstones", meta.tombstones.to_string());
@@ -161,6 +163,7 @@ impl Footer {
             seq_max: Seq(pairs.parse("seq_max")?),
             times,
             schema_version: pairs.parse("schema_version")?,
+            applied_seq: Seq(pairs.parse("applied_seq")?),
             rows_hash: u64::from_str_radix(pairs.require("rows_hash")?, 16)
                 .map_err(|_| pairs.bad("rows_hash"))?,
         };

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{Store, layout},
-    types::{Key, SstMeta, TableId, TableSchema},
+    types::{Key, SstMeta, TableId, TableSchema, column_id},
 };
 
 /// What is fetched at first: enough for the footer of most SSTs.
@@ -244,8 +244,9 @@ impl SstFile {
     /// Least and greatest time in `group`, from its statistics or else from the whole file's.
     pub(super) fn group_times(&self, group: usize) -> Option<(i64, i64)> {
         let column = self.schema.time()?;
-        let name = self.schema.stored().field(column).name();
-        let (root, field) = self.parquet.schema().fields().find(name)?;
+        let id = column_id(self.schema.stored().field(column));
+        let mut fields = self.parquet.schema().fields().iter().enumerate();
+        let (root, field) = fields.find(|(_, field)| column_id(field) == id)?;
         if field.data_type() != self.schema.stored().field(column).data_type() {
             return None;
         }

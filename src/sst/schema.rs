@@ -1,21 +1,20 @@
 //! From the columns of a file to those a reader asks for.
 //!
-//! A file keeps the schema it was written with. When the table's has changed since, its batches are
-//! brought up to date here: columns added later are null, dropped ones are not read, widened types and
-//! types that Parquet gave back a little differently are cast.
+//! A file keeps the schema it was written with. When the table's has changed since, its batches are brought
+//! up to date: columns are found by their ids, which are Parquet's field ids; what Parquet gave back a little
+//! differently is cast.
 
 use std::sync::Arc;
 
 use arrow::{
-    array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array},
-    compute::{CastOptions, cast_with_options},
+    array::RecordBatch,
     datatypes::{FieldRef, Fields, Schema, SchemaRef},
 };
 use parquet::{arrow::ProjectionMask, schema::types::SchemaDescriptor};
 
 use crate::{
     error::{Error, Result},
-    types::{OP_COLUMN, SEQ_COLUMN, TableSchema},
+    types::{ColumnMap, OP_COLUMN, SEQ_COLUMN, TableSchema},
 };
 
 /// The columns that a source with `projection` yields: of the stored columns, in their order, those
@@ -44,14 +43,12 @@ pub fn projected(schema: &TableSchema, projection: Option<&[String]>) -> Result<
 
 /// What to decode of a file, and how to make the wanted columns of it.
 pub(super) struct ColumnPlan {
-    /// The wanted columns.
-    pub(super) schema: SchemaRef,
+    /// From the decoded columns to the wanted ones.
+    map: ColumnMap,
     /// What to decode.
     pub(super) mask: ProjectionMask,
     /// Positions of the leaf columns to decode.
     pub(super) leaves: Vec<usize>,
-    /// For each wanted column its position among the decoded ones, if the file has it.
-    origins: Vec<Option<usize>>,
 }
 
 impl ColumnPlan {
@@ -64,65 +61,23 @@ impl ColumnPlan {
         file: &Fields,
         parquet: &SchemaDescriptor,
     ) -> Result<Self> {
-        let mut roots = Vec::new();
-        for field in wanted.fields() {
-            match file.find(field.name()) {
-                Some((root, _)) => roots.push(root),
-                None if field.is_nullable() => {}
-                None => {
-                    let name = field.name();
-                    return Err(Error::corrupt(format!("it has no column {name:?}")));
-                }
-            }
-        }
-        roots.sort_unstable();
-        let origin = |field: &FieldRef| {
-            let (root, _) = file.find(field.name())?;
-            roots.binary_search(&root).ok()
-        };
-        let origins = wanted.fields().iter().map(origin).collect();
-        let mask = ProjectionMask::roots(parquet, roots.iter().copied());
+        let map = ColumnMap::new(wanted, file)?;
+        let mask = ProjectionMask::roots(parquet, map.needed());
         let leaves = 0..parquet.num_columns();
         Ok(Self {
-            schema: wanted,
             leaves: leaves.filter(|&leaf| mask.leaf_included(leaf)).collect(),
             mask,
-            origins,
+            map: map.narrowed(),
         })
     }
 
-    /// The wanted columns of a decoded batch.
-    ///
-    /// # Errors
-    /// `Corrupt` when a column is of a type that does not cast to the wanted one, or has nulls where there
-    /// must be none.
-    pub(super) fn adapt(&self, decoded: &RecordBatch) -> Result<RecordBatch> {
-        let rows = decoded.num_rows();
-        let columns = self.schema.fields().iter().zip(&self.origins);
-        let columns = columns.map(|(field, origin)| match origin {
-            Some(at) => adapt_column(field, decoded.column(*at)),
-            None => Ok(new_null_array(field.data_type(), rows)),
-        });
-        let columns = columns.collect::<Result<Vec<ArrayRef>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
-            .map_err(|error| Error::corrupt("its columns do not fit the table").with_source(error))
+    /// The wanted columns.
+    pub(super) fn schema(&self) -> &SchemaRef {
+        self.map.wanted()
     }
-}
 
-fn adapt_column(field: &FieldRef, column: &ArrayRef) -> Result<ArrayRef> {
-    if column.data_type() == field.data_type() {
-        return Ok(column.clone());
+    /// The wanted columns of a decoded batch. Errors as for [`ColumnMap::apply`].
+    pub(super) fn adapt(&self, decoded: &RecordBatch) -> Result<RecordBatch> {
+        self.map.apply(decoded)
     }
-    let strict = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    cast_with_options(column, field.data_type(), &strict).map_err(|error| {
-        let (name, want, have) = (field.name(), field.data_type(), column.data_type());
-        Error::corrupt(format!(
-            "column {name:?} is {have} in it, {want} in the table"
-        ))
-        .with_source(error)
-    })
 }

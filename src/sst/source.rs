@@ -100,7 +100,7 @@ impl SstSource {
         handle: Handle,
     ) -> Self {
         let position = |name: &str| {
-            let at = columns.schema.index_of(name);
+            let at = columns.schema().index_of(name);
             at.expect("every projection has the key's columns")
         };
         let key: Vec<usize> = file.schema.key_names().into_iter().map(position).collect();
@@ -134,7 +134,7 @@ impl SstSource {
 
     /// The columns of its batches.
     pub fn schema(&self) -> &SchemaRef {
-        &self.columns.schema
+        self.columns.schema()
     }
 
     /// Whether `group` can hold a wanted row.

@@ -83,6 +83,8 @@ pub struct SstSpec {
     pub level: u8,
     /// The window that all rows lie in.
     pub window: Window,
+    /// Range deletes up to this seq hide none of the rows.
+    pub applied_seq: Seq,
     /// How to cut and compress.
     pub options: SstOptions,
 }
@@ -342,6 +344,7 @@ impl<S: SstSink> SstWriter<S> {
                 seq_max: bounds.seq_max,
                 times: bounds.times,
                 schema_version: self.spec.schema.version(),
+                applied_seq: self.spec.applied_seq,
                 rows_hash: bounds.sum.hash,
             },
             row_group_keys: mem::take(&mut self.row_group_keys),

@@ -1,20 +1,27 @@
 //! A table's schema: Arrow columns, a primary key, perhaps a time column, and how writes combine.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arrow::{
-    array::{Array, ArrayRef, Int64Array, RecordBatch, new_null_array},
+    array::{ArrayRef, Int64Array, RecordBatch, new_null_array},
     compute::cast,
     datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit},
 };
 
-use super::{Key, KeyEncoder, Seq, Window, WindowWidth};
+use super::{
+    Key, KeyEncoder, MergeOperator, Seq, TableOptions, Window, WindowWidth, Windowing, WriteMode,
+    columns::{self, ColumnMap},
+};
 use crate::error::{Error, Result};
 
 /// Name of the `UInt64` column that SSTs keep each row's seq in.
 pub const SEQ_COLUMN: &str = "__seq";
 /// Name of the `UInt8` column that SSTs keep each row's [`Op`] in.
 pub const OP_COLUMN: &str = "__op";
+
+/// Ids of these two; a table's own are below.
+const SEQ_ID: u32 = i32::MAX as u32 - 1;
+const OP_ID: u32 = i32::MAX as u32;
 
 /// What a stored row does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,32 +33,13 @@ pub enum Op {
     Delete = 1,
 }
 
-/// How rows of equal key combine.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum WriteMode {
-    /// The newest row of a key wins.
-    #[default]
-    Upsert,
-    /// Every row is kept; the key only sorts.
-    Append,
-}
-
-/// What can be chosen per table, besides its columns.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableOptions {
-    /// How rows of equal key combine. Default: upsert.
-    pub write_mode: WriteMode,
-    /// Width of the time windows that SSTs never cross; needs a time column. Default: one window.
-    pub window: Option<Duration>,
-}
-
 /// The schema of a table. Immutable and cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TableSchema {
     columns: SchemaRef,
+    ids: Arc<[u32]>,
+    next_id: u32,
+    operators: Arc<[MergeOperator]>,
     key: Arc<[usize]>,
     time: Option<usize>,
     options: TableOptions,
@@ -61,13 +49,30 @@ pub struct TableSchema {
     encoder: KeyEncoder,
 }
 
+/// Columns with their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) schema: SchemaRef,
+    /// One a column; each was given once.
+    pub(crate) ids: Vec<u32>,
+    /// What the next column will have.
+    pub(crate) next_id: u32,
+}
+
+/// What a schema is made of: what a manifest records, and an alteration changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) columns: Columns,
+    /// Names of the key's columns, in key order.
+    pub(crate) key: Vec<String>,
+    pub(crate) time: Option<String>,
+    pub(crate) options: TableOptions,
+    pub(crate) version: u32,
+}
+
 impl PartialEq for TableSchema {
     fn eq(&self, other: &Self) -> bool {
-        self.columns == other.columns
-            && self.key == other.key
-            && self.time == other.time
-            && self.options == other.options
-            && self.version == other.version
+        self.to_parts() == other.to_parts()
     }
 }
 
@@ -77,51 +82,92 @@ impl TableSchema {
     ///
     /// # Errors
     /// `Invalid`, naming the column: the key is empty, repeated, unknown or of a type that cannot be
-    /// ordered; the time column is not a non-null timestamp in the key; a name is taken or reserved.
+    /// ordered; the time column is not a non-null timestamp in the key; a name is taken or reserved; a merge
+    /// operator is for no value column, for another type, or for an append table; windows or a time to live
+    /// lack a time column.
     pub fn new(
         columns: SchemaRef,
         key: &[&str],
         time: Option<&str>,
         options: TableOptions,
     ) -> Result<Self> {
-        Self::with_version(columns, key, time, options, 1)
+        let next_id = columns.fields().len() as u32 + 1;
+        Self::from_parts(Parts {
+            columns: Columns {
+                schema: columns,
+                ids: (1..next_id).collect(),
+                next_id,
+            },
+            key: key.iter().map(|&name| name.to_owned()).collect(),
+            time: time.map(str::to_owned),
+            options,
+            version: 1,
+        })
     }
 
-    /// As [`TableSchema::new`], with the schema version that a manifest recorded.
-    pub fn with_version(
-        columns: SchemaRef,
-        key: &[&str],
-        time: Option<&str>,
-        options: TableOptions,
-        version: u32,
-    ) -> Result<Self> {
+    /// Errors as for [`TableSchema::new`].
+    pub(crate) fn from_parts(parts: Parts) -> Result<Self> {
+        let (columns, options) = (parts.columns.schema, parts.options);
         check_names(&columns)?;
-        let key = find_key(&columns, key)?;
+        check_ids(&columns, &parts.columns.ids, parts.columns.next_id)?;
+        let key = find_key(&columns, &parts.key)?;
         let fields: Vec<FieldRef> = key.iter().map(|&at| columns.fields()[at].clone()).collect();
         let encoder = KeyEncoder::new(&fields, &key)?;
-        let (time, unit) = match time {
-            Some(name) => {
-                let (at, unit) = find_time(&columns, &key, name)?;
-                (Some(at), Some(unit))
-            }
-            None => (None, None),
-        };
-        let width = match (options.window, unit) {
-            (Some(width), Some(unit)) => Some(WindowWidth::new(width, unit)?),
-            (Some(_), None) => return Err(Error::invalid("a window needs a time column")),
-            (None, _) => None,
-        };
-        let stored = stored_schema(&columns, &key);
+        let time = parts.time.map(|name| find_time(&columns, &key, &name));
+        let (time, unit) = time.transpose()?.unzip();
+        if unit.is_none() && options.window != Windowing::None {
+            return Err(Error::invalid("a window needs a time column"));
+        }
+        if unit.is_none() && options.ttl.is_some() {
+            return Err(Error::invalid("a time to live needs a time column"));
+        }
+        let width = options.window.width().zip(unit);
+        let width = width.map(|(width, unit)| WindowWidth::new(width, unit));
+        let stored = stored_schema(&columns, &parts.columns.ids, &key);
         Ok(Self {
+            operators: find_operators(&columns, &key, &options)?.into(),
             columns,
+            ids: parts.columns.ids.into(),
+            next_id: parts.columns.next_id,
             key: key.into(),
             time,
             options,
-            width,
-            version,
+            width: width.transpose()?,
+            version: parts.version,
             stored,
             encoder,
         })
+    }
+
+    pub(crate) fn to_parts(&self) -> Parts {
+        let owned = |name: &str| name.to_owned();
+        Parts {
+            columns: Columns {
+                schema: self.columns.clone(),
+                ids: self.ids.to_vec(),
+                next_id: self.next_id,
+            },
+            key: self.key_names().into_iter().map(owned).collect(),
+            time: self.time.map(|at| owned(self.columns.field(at).name())),
+            options: self.options.clone(),
+            version: self.version,
+        }
+    }
+
+    /// Ids of the columns: stable under renaming, and never given twice.
+    pub fn column_ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// How the values of each column combine; those of the key do not matter.
+    pub fn operators(&self) -> &[MergeOperator] {
+        &self.operators
+    }
+
+    /// Whether rows of a key combine by more than the newest taking the place of the others.
+    pub fn combines(&self) -> bool {
+        let is_plain = |operator: &MergeOperator| *operator == MergeOperator::LastValue;
+        !self.operators.iter().all(is_plain)
     }
 
     /// The table's columns, as its users see them.
@@ -162,6 +208,16 @@ impl TableSchema {
         self.width
     }
 
+    /// The same schema, with these windows.
+    ///
+    /// # Errors
+    /// `Invalid` when the table has no time column, or the width does not suit its unit.
+    pub fn with_window(&self, window: Windowing) -> Result<Self> {
+        let mut parts = self.to_parts();
+        parts.options.window = window;
+        Self::from_parts(parts)
+    }
+
     /// Grows with each change of the schema; starts at 1.
     pub fn version(&self) -> u32 {
         self.version
@@ -170,15 +226,35 @@ impl TableSchema {
     /// When `window` ends, in milliseconds since the Unix epoch; `None` without windows.
     pub fn window_end_ms(&self, window: Window) -> Option<i64> {
         let end = self.width?.times_of(window).end;
-        let DataType::Timestamp(unit, _) = self.columns.field(self.time?).data_type() else {
-            return None;
-        };
-        Some(match unit {
+        Some(match self.time_unit()? {
             TimeUnit::Second => end.saturating_mul(1_000),
             TimeUnit::Millisecond => end,
             TimeUnit::Microsecond => end / 1_000,
             TimeUnit::Nanosecond => end / 1_000_000,
         })
+    }
+
+    /// Unit of the time column.
+    pub fn time_unit(&self) -> Option<TimeUnit> {
+        match self.columns.field(self.time?).data_type() {
+            DataType::Timestamp(unit, _) => Some(*unit),
+            _ => None,
+        }
+    }
+
+    /// The time, in the unit of the time column, before which rows are expired at `now_ms` (milliseconds
+    /// since the Unix epoch); `None` without a time to live.
+    pub fn expiry(&self, now_ms: u64) -> Option<i64> {
+        let ttl = self.options.ttl?;
+        let nanos = i128::from(now_ms) * 1_000_000 - ttl.as_nanos() as i128;
+        let per_unit = match self.time_unit()? {
+            TimeUnit::Second => 1_000_000_000,
+            TimeUnit::Millisecond => 1_000_000,
+            TimeUnit::Microsecond => 1_000,
+            TimeUnit::Nanosecond => 1,
+        };
+        let units = nanos.div_euclid(per_unit);
+        Some(i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX }))
     }
 
     /// The columns of memtables and SSTs: the table's own, nullable outside the key, then `__seq` and
@@ -208,12 +284,12 @@ impl TableSchema {
     /// # Errors
     /// `Invalid`, naming the column and both types, or the column and the row of the null.
     pub fn check_batch(&self, batch: &RecordBatch) -> Result<()> {
-        check_columns(&self.columns, batch)
+        columns::check(&self.columns, batch)
     }
 
     /// Checks a batch of keys, as `delete` and `get` take them. Errors as for [`Self::check_batch`].
     pub fn check_keys(&self, keys: &RecordBatch) -> Result<()> {
-        check_columns(&self.key_schema(), keys)
+        columns::check(&self.key_schema(), keys)
     }
 
     /// The key in the one row of `keys`, whose columns are the key's: a bound for a key range.
@@ -231,8 +307,21 @@ impl TableSchema {
         Ok(Key::from(rows.row(0).data()))
     }
 
-    /// A stored batch that deletes every key of `keys`, whose columns are the key's, at `seq`.
+    /// `batch`, which has the table's columns, with their ids: to be stored, and read by any later version of
+    /// the schema.
+    pub fn label(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        columns::relabel(batch, &self.stored_values())
+    }
+
+    /// `keys`, which has the key's columns, with their ids.
+    pub fn label_keys(&self, keys: &RecordBatch) -> Result<RecordBatch> {
+        columns::relabel(keys, &self.stored_key())
+    }
+
+    /// A stored batch that deletes every key of `keys` at `seq`. `keys` has the key's columns, or was labelled
+    /// by any version of the schema.
     pub fn tombstones(&self, keys: &RecordBatch, seq: Seq) -> Result<RecordBatch> {
+        let keys = as_stored(keys, self.stored_key())?;
         let rows = keys.num_rows();
         let mut columns: Vec<ArrayRef> = self.stored.fields()[..self.columns.fields().len()]
             .iter()
@@ -244,9 +333,23 @@ impl TableSchema {
         self.store(columns, rows, seq, Op::Delete)
     }
 
-    /// A stored batch that puts every row of `batch`, which has the table's columns, at `seq`.
+    /// A stored batch that puts every row of `batch` at `seq`. `batch` has the table's columns, or was labelled
+    /// by any version of the schema.
     pub fn puts(&self, batch: &RecordBatch, seq: Seq) -> Result<RecordBatch> {
+        let batch = as_stored(batch, self.stored_values())?;
         self.store(batch.columns().to_vec(), batch.num_rows(), seq, Op::Put)
+    }
+
+    /// The stored columns without `__seq` and `__op`.
+    fn stored_values(&self) -> SchemaRef {
+        let fields = &self.stored.fields()[..self.columns.fields().len()];
+        Arc::new(Schema::new(fields.to_vec()))
+    }
+
+    /// The stored columns of the key, in key order.
+    fn stored_key(&self) -> SchemaRef {
+        let fields = self.key.iter().map(|&at| self.stored.fields()[at].clone());
+        Arc::new(Schema::new(fields.collect::<Vec<_>>()))
     }
 
     fn store(
@@ -270,6 +373,15 @@ impl TableSchema {
     }
 }
 
+/// The `wanted` columns of `batch`: by their ids where it has been labelled, by position otherwise.
+fn as_stored(batch: &RecordBatch, wanted: SchemaRef) -> Result<RecordBatch> {
+    let fields = batch.schema_ref().fields();
+    match fields.first().and_then(|field| columns::column_id(field)) {
+        Some(_) => ColumnMap::new(wanted, fields)?.apply(batch),
+        None => Ok(batch.clone()),
+    }
+}
+
 fn check_names(columns: &Schema) -> Result<()> {
     for (at, field) in columns.fields().iter().enumerate() {
         let name = field.name();
@@ -288,7 +400,48 @@ fn check_names(columns: &Schema) -> Result<()> {
     Ok(())
 }
 
-fn find_key(columns: &Schema, names: &[&str]) -> Result<Vec<usize>> {
+fn check_ids(columns: &Schema, ids: &[u32], next_id: u32) -> Result<()> {
+    let columns = columns.fields().len();
+    let is_fresh = |at: usize| ids[at] < next_id && !ids[..at].contains(&ids[at]);
+    if ids.len() != columns || !(0..columns).all(is_fresh) {
+        return Err(Error::invalid(format!(
+            "column ids {ids:?} are not {columns} different ones below {next_id}"
+        )));
+    }
+    Ok(())
+}
+
+/// The operator of each column.
+fn find_operators(
+    columns: &Schema,
+    key: &[usize],
+    options: &TableOptions,
+) -> Result<Vec<MergeOperator>> {
+    let mut operators = vec![MergeOperator::LastValue; columns.fields().len()];
+    for (name, &operator) in &options.operators {
+        let at = columns.index_of(name).ok().filter(|at| !key.contains(at));
+        let Some(at) = at else {
+            return Err(Error::invalid(format!(
+                "merge operator {operator} is for {name:?}, which is not a value column"
+            )));
+        };
+        let data_type = columns.field(at).data_type();
+        if !operator.supports(data_type) {
+            return Err(Error::invalid(format!(
+                "merge operator {operator} does not go with column {name:?} of type {data_type}"
+            )));
+        }
+        if options.write_mode == WriteMode::Append {
+            return Err(Error::invalid(format!(
+                "merge operator {operator} of column {name:?}: an append table combines no rows"
+            )));
+        }
+        operators[at] = operator;
+    }
+    Ok(operators)
+}
+
+fn find_key(columns: &Schema, names: &[String]) -> Result<Vec<usize>> {
     if names.is_empty() {
         return Err(Error::invalid("the primary key has no columns"));
     }
@@ -329,64 +482,16 @@ fn find_time(columns: &Schema, key: &[usize], name: &str) -> Result<(usize, Time
     Ok((at, *unit))
 }
 
-fn stored_schema(columns: &Schema, key: &[usize]) -> SchemaRef {
+fn stored_schema(columns: &Schema, ids: &[u32], key: &[usize]) -> SchemaRef {
     let mut fields: Vec<FieldRef> = Vec::with_capacity(columns.fields().len() + 2);
-    for (at, field) in columns.fields().iter().enumerate() {
+    for (at, (field, &id)) in columns.fields().iter().zip(ids).enumerate() {
         let nullable = field.is_nullable() || !key.contains(&at);
-        fields.push(Arc::new(field.as_ref().clone().with_nullable(nullable)));
+        let field = columns::with_id(field, id).with_nullable(nullable);
+        fields.push(Arc::new(field));
     }
-    fields.push(Arc::new(Field::new(SEQ_COLUMN, DataType::UInt64, false)));
-    fields.push(Arc::new(Field::new(OP_COLUMN, DataType::UInt8, false)));
+    let own =
+        |name, data_type, id| Arc::new(columns::with_id(&Field::new(name, data_type, false), id));
+    fields.push(own(SEQ_COLUMN, DataType::UInt64, SEQ_ID));
+    fields.push(own(OP_COLUMN, DataType::UInt8, OP_ID));
     Arc::new(Schema::new(fields))
-}
-
-fn check_columns(wanted: &Schema, batch: &RecordBatch) -> Result<()> {
-    let given = batch.schema();
-    for (at, want) in wanted.fields().iter().enumerate() {
-        let name = want.name();
-        let Some(give) = given.fields().get(at) else {
-            let data_type = want.data_type();
-            return Err(Error::invalid(format!(
-                "column {name:?} ({data_type}) is missing from the batch"
-            )));
-        };
-        if give.name() != name {
-            let other = give.name();
-            return Err(Error::invalid(format!(
-                "column {at} is {name:?} in the table, {other:?} in the batch"
-            )));
-        }
-        if give.data_type() != want.data_type() {
-            let (want, give) = (want.data_type(), give.data_type());
-            return Err(Error::invalid(format!(
-                "column {name:?} is {want} in the table, {give} in the batch"
-            )));
-        }
-        let column = batch.column(at);
-        if !want.is_nullable() && column.logical_null_count() > 0 {
-            let nulls = column.logical_nulls().expect("the null count is not zero");
-            let row = (0..column.len())
-                .find(|&row| nulls.is_null(row))
-                .unwrap_or(0);
-            return Err(Error::invalid(format!(
-                "column {name:?} is not nullable, but row {row} is null"
-            )));
-        }
-    }
-    if let Some(extra) = given.fields().get(wanted.fields().len()) {
-        let (name, data_type) = (extra.name(), extra.data_type());
-        return Err(Error::invalid(format!(
-            "column {name:?} ({data_type}) of the batch is not in the table"
-        )));
-    }
-    Ok(())
-}
-
-impl fmt::Display for WriteMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Upsert => "upsert",
-            Self::Append => "append",
-        })
-    }
 }

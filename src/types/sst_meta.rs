@@ -1,6 +1,6 @@
 //! What the manifest knows of an SST.
 
-use super::{Key, KeyRange, Seq, SstId, Window};
+use super::{Key, KeyRange, RangeDelete, Seq, SstId, Window};
 
 /// One immutable Parquet object, as metadata. Level 0 holds flushed SSTs, each a sorted run of its
 /// own; in a window, the SSTs of each higher level form one run: sorted and disjoint by key.
@@ -31,6 +31,8 @@ pub struct SstMeta {
     pub times: Option<(i64, i64)>,
     /// Version of the table's schema it was written with.
     pub schema_version: u32,
+    /// Range deletes up to this seq hide none of its rows: they were applied when it was written.
+    pub applied_seq: Seq,
     /// Sum over its rows of a 64-bit hash of (key, seq), wrapping: equal for equal sets of rows.
     pub rows_hash: u64,
 }
@@ -39,6 +41,18 @@ impl SstMeta {
     /// The keys it spans.
     pub fn key_range(&self) -> KeyRange {
         KeyRange::closed(&self.key_min, &self.key_max)
+    }
+
+    /// Whether `delete` can hide a row of it.
+    pub fn may_be_hidden_by(&self, delete: &RangeDelete) -> bool {
+        let in_times = |(min, max)| delete.times.overlaps(min, max);
+        self.seq_min < delete.seq && self.times.is_some_and(in_times)
+    }
+
+    /// Whether `delete` hides every row of it.
+    pub fn is_hidden_by(&self, delete: &RangeDelete) -> bool {
+        let in_times = |(min, max)| delete.times.covers(min, max);
+        self.seq_max < delete.seq && self.times.is_some_and(in_times)
     }
 
     /// Whether the two can hold the same key.

@@ -6,7 +6,8 @@ use arrow::datatypes::TimeUnit;
 
 use crate::error::{Error, Result};
 
-/// Times from `start` (inclusive) to `end` (exclusive), in the time column's own unit since the epoch.
+/// Times from `start` (inclusive) to `end` (exclusive), in the time column's own unit since the epoch. An end
+/// of `i64::MAX` is inclusive, so that a range can hold every time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeRange {
     /// The first time inside.
@@ -16,9 +17,29 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
+    /// Every time.
+    pub const ALL: TimeRange = TimeRange {
+        start: i64::MIN,
+        end: i64::MAX,
+    };
+
     /// Whether any time from `min` to `max`, both inclusive, lies inside.
     pub fn overlaps(&self, min: i64, max: i64) -> bool {
-        max >= self.start && min < self.end
+        max >= self.start && (min < self.end || self.end == i64::MAX)
+    }
+
+    /// Whether all times from `min` to `max`, both inclusive, lie inside.
+    pub fn covers(&self, min: i64, max: i64) -> bool {
+        self.contains(min) && self.contains(max)
+    }
+
+    /// The times that lie in both.
+    #[must_use]
+    pub fn and(&self, other: TimeRange) -> TimeRange {
+        TimeRange {
+            start: self.start.max(other.start),
+            end: self.end.min(other.end),
+        }
     }
 
     /// Whether `time` lies inside.
@@ -57,6 +78,31 @@ impl WindowWidth {
         }
     }
 
+    /// A round width for windows of about a gigabyte, at the rate of `bytes` over the times from `min` to `max`,
+    /// both inclusive, in `unit`; and not so narrow that these fall into more than 16 windows. From a second to
+    /// a year.
+    pub fn for_rate(bytes: u64, (min, max): (i64, i64), unit: TimeUnit) -> Duration {
+        const WINDOW_BYTES: u128 = 1 << 30;
+        const WINDOWS_MAX: u128 = 16;
+        const YEAR: u64 = 31_536_000;
+        const SECONDS: [u64; 11] = [
+            1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000, 7_776_000, YEAR,
+        ];
+        let per_second: u128 = match unit {
+            TimeUnit::Second => 1,
+            TimeUnit::Millisecond => 1_000,
+            TimeUnit::Microsecond => 1_000_000,
+            TimeUnit::Nanosecond => 1_000_000_000,
+        };
+        let span = (i128::from(max) - i128::from(min)).max(0) as u128 / per_second + 1;
+        let by_bytes = span.saturating_mul(WINDOW_BYTES) / u128::from(bytes.max(1));
+        let wanted = by_bytes.max(span / WINDOWS_MAX);
+        let round = SECONDS
+            .into_iter()
+            .find(|&width| u128::from(width) >= wanted);
+        Duration::from_secs(round.unwrap_or(YEAR))
+    }
+
     /// The window that holds `time`.
     pub fn window_of(self, time: i64) -> Window {
         Window(time.div_euclid(self.0))
@@ -87,7 +133,7 @@ mod tests {
             assert_eq!(width.window_of(time), Window(window), "{time}");
             assert!(width.times_of(Window(window)).contains(time));
         }
-        for time in [i64::MIN, i64::MAX - 1] {
+        for time in [i64::MIN, i64::MAX - 1, i64::MAX] {
             assert!(
                 width.times_of(width.window_of(time)).contains(time),
                 "{time}"

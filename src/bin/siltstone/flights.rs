@@ -96,7 +96,7 @@ impl Flights {
     /// The schema of a table for flights.
     pub fn table_schema(&self) -> Result<TableSchema> {
         let options = TableOptions {
-            window: Some(WINDOW),
+            window: WINDOW.into(),
             ..TableOptions::default()
         };
         TableSchema::new(self.rows.schema(), &KEY, Some(KEY[0]), options)

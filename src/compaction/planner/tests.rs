@@ -30,7 +30,7 @@ fn schema() -> TableSchema {
         Field::new("v", DataType::Int64, true),
     ]);
     let options = TableOptions {
-        window: Some(std::time::Duration::from_secs(10)),
+        window: std::time::Duration::from_secs(10).into(),
         ..TableOptions::default()
     };
     TableSchema::new(Arc::new(columns), &["t"], Some("t"), options).unwrap()
@@ -71,6 +71,7 @@ fn version(drawing: &str) -> (Version, Claims) {
             times: Some((window.0 * 10, window.0 * 10 + 9)),
             schema_version: 1,
             rows_hash: 0,
+            applied_seq: Seq(0),
         }));
         if words.last() == Some(&"claimed") {
             claimed.push(id);
@@ -203,11 +204,11 @@ fn tombstones_go_only_when_nothing_older_stays_behind() {
     let (version, claims) = version(drawing);
     let plans = plan(&version, &claims, &HashSet::new(), &CONFIG, FLUSHED_MS);
     // The newest level-0 run overlaps, but is newer; level 1's q-z is elsewhere.
-    assert!(plans[0].retention(&version, vec![]).drop_tombstones);
+    assert!(plans[0].retention(&version, no_pins()).drop_tombstones);
     let mut partial = plans[0].clone();
     partial.inputs.retain(|sst| sst.level == 0);
     partial.inputs.remove(0);
-    assert!(!partial.retention(&version, vec![]).drop_tombstones);
+    assert!(!partial.retention(&version, no_pins()).drop_tombstones);
 }
 
 #[test]
@@ -233,8 +234,15 @@ fn what_is_held_does_not_stop_the_rest_of_its_window() {
     // An older version of a key may stay behind in what is held.
     assert!(
         !without_the_second[0]
-            .retention(&version, vec![])
+            .retention(&version, no_pins())
             .drop_tombstones
     );
     assert!(sizes(&plans(&held(5))).is_empty());
+}
+
+fn no_pins() -> crate::manifest::Pins {
+    crate::manifest::Pins {
+        read_points: vec![],
+        as_of_ms: 0,
+    }
 }

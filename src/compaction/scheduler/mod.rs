@@ -361,7 +361,7 @@ impl Inner {
             inputs: plan.input_ids(),
             window: plan.window,
             level_target: plan.level_target,
-            retention: plan.retention(version, Vec::new()),
+            retention: plan.retention(version, table.manifest.pins()),
             sst_bytes_target: self.config.sst_bytes_target.0,
             tasks: tasks.clone(),
             created_ms: self.env.unix_ms(),
@@ -370,6 +370,14 @@ impl Inner {
             .manifest
             .commit(|version| {
                 let is_taken = |other: &Arc<JobRecord>| other.window == plan.window;
+                // An input may have left meanwhile: all of its rows had expired, or were deleted.
+                if plan
+                    .inputs
+                    .iter()
+                    .any(|sst| version.find(sst.as_ref().into()).is_none())
+                {
+                    return Ok(None);
+                }
                 // Ours, from an append whose answer was lost; or one that waits to be adopted.
                 if version.jobs.values().any(is_taken) {
                     return Ok(None);

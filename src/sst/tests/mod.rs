@@ -45,7 +45,8 @@ fn metrics_schema(mode: WriteMode) -> TableSchema {
     ]);
     let options = TableOptions {
         write_mode: mode,
-        window: Some(std::time::Duration::from_secs(3_600)),
+        window: std::time::Duration::from_secs(3_600).into(),
+        ..TableOptions::default()
     };
     TableSchema::new(Arc::new(columns), &["host", "at"], Some("at"), options).unwrap()
 }
@@ -93,6 +94,7 @@ impl Bench {
                 table: TableId::from_parts(1, 2),
                 level: 0,
                 window: Window(0),
+                applied_seq: Seq(0),
                 options: SstOptions {
                     row_group_rows: 1_000,
                     page_rows: 100,

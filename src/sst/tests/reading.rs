@@ -1,6 +1,7 @@
 //! Round trips of the metrics table: what is in the meta, ranges, projections, runs, disorder.
 
 use super::*;
+use crate::types::{Alteration, MergeOperator};
 
 #[test]
 fn the_meta_says_what_is_in_the_file() {
@@ -26,6 +27,7 @@ fn the_meta_says_what_is_in_the_file() {
         times: Some((2, 8)),
         schema_version: 1,
         rows_hash: sum.sum::<RowSum>().hash,
+        applied_seq: Seq(0),
     };
     assert_eq!(*meta, want);
     assert_eq!(bench.read_all(&meta).unwrap(), batch);
@@ -269,19 +271,40 @@ fn an_old_file_is_read_with_a_new_schema() {
     let batch = RecordBatch::try_new(bench.spec.schema.stored().clone(), columns).unwrap();
     let meta = bench.write_one(&batch);
 
-    let columns = Schema::new(vec![
-        Field::new("added", DataType::Float32, true),
-        Field::new("k", DataType::Int64, false),
-        Field::new("narrow", DataType::Int64, true),
-    ]);
-    let options = TableOptions::default();
-    let new = TableSchema::with_version(Arc::new(columns), &["k"], None, options, 2).unwrap();
+    let rename = |from: &str, to: &str| Alteration::RenameColumn {
+        from: from.into(),
+        to: to.into(),
+    };
+    let dropped = bench.spec.schema.columns().field(2).name().clone();
+    let changes = [
+        Alteration::AddColumn {
+            field: Field::new("added", DataType::Float32, true),
+            operator: MergeOperator::LastValue,
+        },
+        Alteration::WidenColumn {
+            name: "narrow".into(),
+            data_type: DataType::Int64,
+        },
+        rename("narrow", "wide"),
+        rename("k", "key"),
+        Alteration::DropColumn { name: dropped },
+    ];
+    let new = bench.spec.schema.altered(&changes).unwrap();
     let reader = bench.open_as(&new, &meta).unwrap();
     let read = bench.read(&reader, &ReadRequest::default()).unwrap();
     assert_eq!(&read.schema(), new.stored());
-    assert_eq!(read.column(0).null_count(), 2);
+    assert_eq!(read.column(2).null_count(), 2);
     let wide: ArrayRef = Arc::new(Int64Array::from(vec![Some(5), None]));
-    assert_eq!(read.column(2), &wide);
+    assert_eq!(read.column(1), &wide);
+    // A column that was dropped does not come back with one of its name.
+    let again = new.altered(&[Alteration::AddColumn {
+        field: Field::new("narrow", DataType::Int64, true),
+        operator: MergeOperator::LastValue,
+    }]);
+    let again = again.unwrap();
+    let reader = bench.open_as(&again, &meta).unwrap();
+    let read = bench.read(&reader, &ReadRequest::default()).unwrap();
+    assert_eq!(read.column_by_name("narrow").unwrap().null_count(), 2);
 }
 
 /// The rows of the golden file.
@@ -303,11 +326,8 @@ fn golden() -> (Bench, RecordBatch) {
 #[test]
 fn version_1_stays_readable() {
     let (bench, batch) = golden();
-    let object = include_bytes!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/integration_tests/testdata/golden/sst-v1.parquet"
-    ));
     let written = bench.write_one(&batch);
+    let object = crate::golden::kept("sst-v1.parquet", &bench.object(&written));
     let meta = Arc::new(SstMeta {
         bytes: object.len() as u64,
         ..written.as_ref().clone()

@@ -1,0 +1,61 @@
+//! What nobody can see any more leaves the version by itself, on a timer: SSTs whose rows are all past their time to
+//! live or range-deleted, unread; and range deletes that have nothing left to hide.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    EngineInner,
+    table::{TableInner, lock},
+};
+use crate::{
+    error::Result,
+    manifest::{Edit, Version, hidden},
+};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks at every table until the engine ends.
+pub(super) async fn run(engine: Arc<EngineInner>) {
+    loop {
+        tokio::select! {
+            () = engine.cancel.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+        let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
+        for table in tables {
+            tokio::select! {
+                () = table.cancel.cancelled() => {}
+                expired = expire(&table) => if let Err(error) = expired {
+                    tracing::warn!(table = %table.name, %error, "expired ssts stay for now");
+                }
+            }
+        }
+    }
+}
+
+/// Takes out of the version what nobody can see. Issues no request when there is nothing.
+pub(super) async fn expire(table: &TableInner) -> Result<()> {
+    if hidden(table, &table.manifest.version()).is_none() {
+        return Ok(());
+    }
+    let before = table.manifest.version();
+    let after = table
+        .manifest
+        .commit(|version| Ok(hidden(table, version)))
+        .await?;
+    let (ssts, deletes) = (before.ssts().count(), before.range_deletes.len());
+    tracing::debug!(
+        table = %table.name, ssts, ssts_left = after.ssts().count(), deletes,
+        deletes_left = after.range_deletes.len(), "expired"
+    );
+    Ok(())
+}
+
+fn hidden(table: &TableInner, version: &Version) -> Option<Edit> {
+    let edit = Edit {
+        removed: hidden::hidden_ssts(version, &table.manifest.pins()),
+        range_deletes_ended: hidden::ended_range_deletes(version, table.memory.unflushed()),
+        ..Edit::default()
+    };
+    (edit != Edit::default()).then_some(edit)
+}
