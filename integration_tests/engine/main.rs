@@ -3,12 +3,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alter;
 mod bad_input;
 mod documentation;
 mod edges;
 mod faults;
+mod hidden;
 mod model;
 mod roundtrip;
 mod s3_server;
 mod semantics;
+mod snapshots;
 mod stores;

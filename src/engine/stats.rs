@@ -49,6 +49,8 @@ pub struct TableStats {
     pub visible_seq: Seq,
     /// SSTs that left the version and are not deleted yet.
     pub obsolete_ssts: u64,
+    /// Range deletes that may still hide rows.
+    pub range_deletes: u64,
     /// Jobs recorded and not yet committed.
     pub jobs: u64,
     /// Flushes done since the engine was opened.

@@ -234,6 +234,7 @@ impl Table {
             flushed_seq: version.flushed_seq,
             visible_seq: self.inner.memory.visible(),
             obsolete_ssts: version.obsolete.len() as u64,
+            range_deletes: version.range_deletes.len() as u64,
             jobs: version.jobs.len() as u64,
             flushes: self.inner.counters.flushes.load(Ordering::Relaxed),
             flush_error: lock(&self.inner.counters.flush_error).clone(),

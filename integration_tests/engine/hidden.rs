@@ -1,0 +1,380 @@
+//! What nobody can see any more: range deletes and the time to live. It is not read, and its space comes free by
+//! itself.
+
+use std::{sync::Arc, time::Duration};
+
+use arrow::{
+    array::{ArrayRef, AsArray, Int64Array, RecordBatch},
+    compute::cast,
+    datatypes::{DataType, Field, Int64Type, Schema, TimeUnit},
+};
+use siltstone::{
+    clock::{Env, ManualClock},
+    config::{EngineConfig, Millis, WalMode},
+    engine::{Engine, ScanRequest, Table},
+    store::{
+        Store,
+        faulty::{Effect, Fault, Faults, Operation},
+    },
+    types::{TableOptions, TableSchema, TimeRange, Windowing, WriteMode},
+};
+
+use crate::support::{
+    eventually, one_second_windows, quiet_config, reading_keys, reading_rows, readings,
+    readings_schema, scan,
+};
+
+/// An engine over memory, under a clock that stands until it is moved.
+struct Bench {
+    store: Store,
+    faults: Arc<Faults>,
+    clock: Arc<ManualClock>,
+    engine: Engine,
+}
+
+fn config() -> EngineConfig {
+    let mut config = quiet_config("memory:///");
+    config.wal.mode = WalMode::None;
+    config.gc.grace = Millis(0);
+    config
+}
+
+impl Bench {
+    async fn new(now: Duration) -> Self {
+        let (store, faults) = Store::open("memory:///").unwrap().with_faults();
+        let clock = Arc::new(ManualClock::new(now));
+        let env = Env::seeded(clock.clone(), 1);
+        let builder = Engine::builder(config()).store(store.clone()).env(env);
+        Self {
+            store,
+            faults,
+            clock,
+            engine: builder.open().await.unwrap(),
+        }
+    }
+
+    async fn table(&self, options: TableOptions) -> Table {
+        let schema = readings_schema(options);
+        self.engine.create_table("readings", schema).await.unwrap()
+    }
+
+    async fn ssts(&self) -> usize {
+        let objects = self.store.list("tables").await.unwrap();
+        let is_sst = |name: &str| name.contains("/sst/");
+        objects.iter().filter(|object| is_sst(&object.name)).count()
+    }
+}
+
+async fn rows(table: &Table) -> Vec<i64> {
+    let rows = reading_rows(&scan(table, ScanRequest::all()).await);
+    rows.into_iter().map(|row| row.0).collect()
+}
+
+#[tokio::test]
+async fn a_range_delete_costs_one_record_and_frees_whole_ssts_unread() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let table = bench.table(one_second_windows()).await;
+    table
+        .write(readings(&[
+            (500, None, None),
+            (1_500, None, None),
+            (2_500, None, None),
+        ]))
+        .await
+        .unwrap();
+    table.flush().await.unwrap();
+    table.write(readings(&[(1_600, None, None)])).await.unwrap();
+    let before =
+        [Operation::Get, Operation::Put, Operation::Create].map(|of| bench.faults.count(of));
+    let times = TimeRange {
+        start: 1_000,
+        end: 2_600,
+    };
+    table.delete_range(times).await.unwrap();
+    let after =
+        [Operation::Get, Operation::Put, Operation::Create].map(|of| bench.faults.count(of));
+    assert_eq!(
+        [after[0], after[1], after[2]],
+        [before[0], before[1], before[2] + 1]
+    );
+    assert_eq!(rows(&table).await, [500]);
+    // What is written later is there, flushed or not.
+    table
+        .write(readings(&[(1_700, None, Some(7))]))
+        .await
+        .unwrap();
+    assert_eq!(rows(&table).await, [500, 1_700]);
+
+    let reads = bench.faults.count(Operation::Get);
+    eventually("the covered ssts are gone", async || {
+        bench.ssts().await == 1
+    })
+    .await;
+    assert_eq!(bench.faults.count(Operation::Get), reads);
+    table.flush().await.unwrap();
+    assert_eq!(rows(&table).await, [500, 1_700]);
+    assert_eq!(
+        bench.ssts().await,
+        2,
+        "the row that was deleted unflushed is in no sst"
+    );
+}
+
+#[tokio::test]
+async fn a_range_delete_ends_when_nothing_is_left_to_hide() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let table = bench.table(one_second_windows()).await;
+    table
+        .write(readings(&[(100, None, None), (900, None, None)]))
+        .await
+        .unwrap();
+    table.flush().await.unwrap();
+    let times = TimeRange { start: 0, end: 500 };
+    table.delete_range(times).await.unwrap();
+    assert_eq!(table.stats().range_deletes, 1);
+    let snapshot = table.snapshot().await.unwrap();
+    table.compact().await.unwrap();
+    assert_eq!(rows(&table).await, [900]);
+    eventually("the range delete ends", async || {
+        table.stats().range_deletes == 0
+    })
+    .await;
+    assert_eq!(rows(&table).await, [900]);
+    let seen = snapshot.scan(ScanRequest::all()).await.unwrap();
+    assert_eq!(seen.collect().await.unwrap()[0].num_rows(), 1);
+    // Seqs go on above it after a restart, or it would hide what is written then.
+    table
+        .delete_range(TimeRange { start: 0, end: 500 })
+        .await
+        .unwrap();
+    bench.engine.close().await.unwrap();
+    let engine = Engine::builder(config())
+        .store(bench.store.clone())
+        .open()
+        .await
+        .unwrap();
+    let table = engine.table("readings").unwrap();
+    table.write(readings(&[(300, None, None)])).await.unwrap();
+    assert_eq!(rows(&table).await, [300, 900]);
+}
+
+#[tokio::test]
+async fn a_snapshot_from_before_a_range_delete_keeps_its_rows() {
+    for mode in [WriteMode::Upsert, WriteMode::Append] {
+        let bench = Bench::new(Duration::from_secs(100)).await;
+        let options = TableOptions {
+            write_mode: mode,
+            ..one_second_windows()
+        };
+        let table = bench.table(options).await;
+        table.write(readings(&[(100, None, None)])).await.unwrap();
+        table.flush().await.unwrap();
+        let snapshot = table.snapshot().await.unwrap();
+        table.delete_range(TimeRange::ALL).await.unwrap();
+        table.write(readings(&[(200, None, None)])).await.unwrap();
+        table.compact().await.unwrap();
+        assert_eq!(rows(&table).await, [200]);
+        let seen = snapshot
+            .scan(ScanRequest::all())
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap();
+        assert_eq!(reading_rows(&seen[0]), [(100, None, None)]);
+        let got = snapshot
+            .get(reading_keys(&[(100, None), (200, None)]))
+            .await
+            .unwrap();
+        assert_eq!(reading_rows(&got), [(100, None, None)]);
+        drop(snapshot);
+        table.write(readings(&[(150, None, None)])).await.unwrap();
+        table.compact().await.unwrap();
+        assert_eq!(table.stats().sst_rows, 2, "the row goes with the snapshot");
+    }
+}
+
+#[tokio::test]
+async fn a_range_delete_that_waits_for_the_store_holds_up_snapshots_but_no_writes() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let table = bench.table(one_second_windows()).await;
+    table.write(readings(&[(100, None, None)])).await.unwrap();
+    bench
+        .faults
+        .add(Fault::new(Operation::Create, "/manifest/", Effect::Block));
+    let deleting = tokio::spawn({
+        let table = table.clone();
+        async move { table.delete_range(TimeRange::ALL).await }
+    });
+    eventually("the commit is on its way", async || {
+        bench.faults.blocked() > 0
+    })
+    .await;
+    table.write(readings(&[(200, None, None)])).await.unwrap();
+    assert_eq!(rows(&table).await, [100, 200]);
+    let snapshot = tokio::spawn({
+        let table = table.clone();
+        async move { table.snapshot().await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!snapshot.is_finished());
+    bench.faults.release();
+    deleting.await.unwrap().unwrap();
+    assert_eq!(rows(&table).await, [200]);
+    let snapshot = snapshot.await.unwrap().unwrap();
+    let seen = snapshot
+        .scan(ScanRequest::all())
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(reading_rows(&seen[0]), [(200, None, None)]);
+}
+
+#[tokio::test]
+async fn a_range_delete_needs_a_time_column() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let columns = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, false)]));
+    let schema = TableSchema::new(columns, &["k"], None, TableOptions::default()).unwrap();
+    let table = bench.engine.create_table("plain", schema).await.unwrap();
+    let error = table.delete_range(TimeRange::ALL).await.unwrap_err();
+    assert!(error.to_string().contains("time column"), "{error}");
+}
+
+/// Rows at −2, −1, 0, 1, 2 hours from the epoch, in every unit: each lives for as long as it should.
+#[tokio::test]
+async fn the_time_to_live_is_right_in_every_unit() {
+    let units = [
+        (TimeUnit::Second, 1),
+        (TimeUnit::Millisecond, 1_000),
+        (TimeUnit::Microsecond, 1_000_000),
+        (TimeUnit::Nanosecond, 1_000_000_000),
+    ];
+    for (unit, per_second) in units {
+        let bench = Bench::new(Duration::from_secs(3_600)).await;
+        let time = DataType::Timestamp(unit, None);
+        let columns = Arc::new(Schema::new(vec![Field::new("at", time.clone(), false)]));
+        let options = TableOptions {
+            window: Duration::from_secs(3_600).into(),
+            ttl: Some(Duration::from_secs(7_200)),
+            ..TableOptions::default()
+        };
+        let schema = TableSchema::new(columns.clone(), &["at"], Some("at"), options).unwrap();
+        let table = bench.engine.create_table("hours", schema).await.unwrap();
+        let hours = [-2, -1, 0, 1, 2_i64].map(|hour| hour * 3_600 * per_second);
+        let times: ArrayRef = cast(&Int64Array::from(hours.to_vec()), &time).unwrap();
+        table
+            .write(RecordBatch::try_new(columns, vec![times]).unwrap())
+            .await
+            .unwrap();
+        for (flushed, left) in [(false, 4), (true, 4), (true, 3), (true, 2)] {
+            if flushed {
+                table.flush().await.unwrap();
+            }
+            let found = scan(&table, ScanRequest::all()).await;
+            let found = cast(found.column(0), &DataType::Int64).unwrap();
+            let found = found.as_primitive::<Int64Type>().values().to_vec();
+            assert_eq!(found, hours[5 - left..], "{unit:?}");
+            if flushed {
+                bench.clock.advance(Duration::from_secs(3_600));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn expired_windows_go_on_a_timer_and_unread() {
+    let bench = Bench::new(Duration::from_secs(2)).await;
+    let options = TableOptions {
+        ttl: Some(Duration::from_secs(3)),
+        ..one_second_windows()
+    };
+    let table = bench.table(options).await;
+    let written = [
+        (500, None, None),
+        (1_500, None, None),
+        (2_500, None, None),
+        (60_000, None, None),
+    ];
+    table.write(readings(&written)).await.unwrap();
+    table.flush().await.unwrap();
+    assert_eq!(bench.ssts().await, 4);
+    bench.clock.advance(Duration::from_millis(3_200));
+    // 5.2 s: what is older than 2.2 s has expired.
+    assert_eq!(rows(&table).await, [2_500, 60_000]);
+    let got = table
+        .get(reading_keys(&[(1_500, None), (2_500, None)]))
+        .await
+        .unwrap();
+    assert_eq!(reading_rows(&got).len(), 1);
+    let reads = bench.faults.count(Operation::Get);
+    eventually("two windows are gone", async || bench.ssts().await == 2).await;
+    assert_eq!(bench.faults.count(Operation::Get), reads);
+    // Late rows are accepted, and expired at once.
+    table.write(readings(&[(100, None, None)])).await.unwrap();
+    assert_eq!(rows(&table).await, [2_500, 60_000]);
+    table.flush().await.unwrap();
+    assert_eq!(bench.ssts().await, 2);
+}
+
+#[tokio::test]
+async fn a_snapshot_keeps_what_expires_after_it() {
+    let bench = Bench::new(Duration::from_secs(2)).await;
+    let options = TableOptions {
+        ttl: Some(Duration::from_secs(3)),
+        ..one_second_windows()
+    };
+    let table = bench.table(options).await;
+    table
+        .write(readings(&[(500, None, None), (9_500, None, None)]))
+        .await
+        .unwrap();
+    let snapshot = table.snapshot().await.unwrap();
+    table.flush().await.unwrap();
+    bench.clock.advance(Duration::from_secs(5));
+    table
+        .write(readings(&[(501, None, None), (9_501, None, None)]))
+        .await
+        .unwrap();
+    table.compact().await.unwrap();
+    assert_eq!(rows(&table).await, [9_500, 9_501]);
+    let seen = snapshot
+        .scan(ScanRequest::all())
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(seen[0].num_rows(), 2);
+    drop(snapshot);
+    eventually("the expired window goes", async || {
+        table.stats().sst_rows == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_table_without_windows_expires_too() {
+    let bench = Bench::new(Duration::from_secs(10)).await;
+    let options = TableOptions {
+        window: Windowing::None,
+        ttl: Some(Duration::from_secs(5)),
+        ..TableOptions::default()
+    };
+    let table = bench.table(options).await;
+    table
+        .write(readings(&[(6_000, None, None), (9_000, None, None)]))
+        .await
+        .unwrap();
+    table.flush().await.unwrap();
+    bench.clock.advance(Duration::from_secs(2));
+    table
+        .write(readings(&[(11_000, None, None)]))
+        .await
+        .unwrap();
+    table.compact().await.unwrap();
+    assert_eq!(table.stats().sst_rows, 2, "compaction drops expired rows");
+    bench.clock.advance(Duration::from_secs(60));
+    eventually("all ssts are gone", async || table.stats().ssts == 0).await;
+}
