@@ -5,6 +5,7 @@ mod support;
 
 mod alter;
 mod bad_input;
+mod conformance;
 mod documentation;
 mod edges;
 mod faults;

@@ -1,4 +1,5 @@
-//! One story on every kind of store: write, flush, compact, reopen, read.
+//! One story on every kind of store: write, flush, compact, reopen, read. On S3 the conformance suite, too,
+//! and a server that drops every seventh request or its answer.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -6,10 +7,12 @@ use siltstone::{
     config::{CompactionMode, EngineConfig, WalMode},
     engine::{Engine, ScanRequest},
     error::ErrorKind,
+    store::{Operation, Store},
 };
 use tempfile::tempdir;
 
 use crate::{
+    conformance,
     s3_server::{self, BUCKET, CREDENTIALS},
     support::{assert_same, flights, scan, small_config, url_of},
 };
@@ -78,6 +81,22 @@ async fn s3_that_does_not_answer_is_named() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_conforms() {
+    let (objects, wal) = (tempdir().unwrap(), tempdir().unwrap());
+    let address = s3_server::start(objects.path()).await;
+    let endpoint = format!("http://{address}");
+    run_child("stores::s3_child_conforms", &endpoint, wal.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_that_drops_requests_and_answers() {
+    let (objects, wal) = (tempdir().unwrap(), tempdir().unwrap());
+    let address = s3_server::start_flaky(objects.path()).await;
+    let endpoint = format!("http://{address}");
+    run_child("stores::s3_child_of_a_flaky_server", &endpoint, wal.path()).await;
+}
+
 /// Runs the ignored test `name` of this program in a process of its own.
 async fn run_child(name: &str, endpoint: &str, wal: &Path) {
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -121,4 +140,54 @@ async fn s3_child_without_server() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the test s3_conforms, with the server's address in its environment"]
+async fn s3_child_conforms() {
+    let store = Store::open(&format!("s3://{BUCKET}/some/root")).unwrap();
+    conformance::conforms(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the test s3_that_drops_requests_and_answers"]
+async fn s3_child_of_a_flaky_server() {
+    let store = Store::open(&format!("s3://{BUCKET}/root")).unwrap();
+    // Until parts, the beginnings and completions of uploads, and reads were among what was dropped.
+    let retried = || {
+        let stats = store.stats();
+        [Operation::Part, Operation::Upload, Operation::Get].map(|of| stats.of(of).retries)
+    };
+    let mut uploads = 0;
+    while retried().contains(&0) {
+        assert!(uploads < 30, "{:?}", store.stats());
+        let name = format!("large/{uploads}");
+        let mut upload = store.upload(&name);
+        for _ in 0..9 {
+            upload.write(vec![uploads; 1 << 20].into()).await.unwrap();
+        }
+        upload.finish().await.unwrap();
+        let read = store.get(&name).await.unwrap();
+        assert!(read.len() == 9 << 20 && read.iter().all(|byte| *byte == uploads));
+        uploads += 1;
+    }
+    let listed = store.list("large").await.unwrap();
+    assert_eq!(listed.len(), usize::from(uploads));
+    // A create is sent once: it may be in doubt, but its outcome is never somebody else's.
+    let mut in_doubt = 0;
+    for number in 0..50 {
+        let name = format!("log/{number}");
+        match store.create(&name, "mine".into()).await {
+            Ok(created) => assert_eq!(created, siltstone::store::Created::New, "{name}"),
+            Err(error) => {
+                assert!(error.is_unavailable(), "{error}");
+                in_doubt += 1;
+            }
+        }
+    }
+    assert!(in_doubt > 0);
+    let stats = store.stats();
+    assert_eq!(stats.of(Operation::Create).retries, 0, "{stats:?}");
+    // And a whole engine on top of it.
+    tell_the_story(s3_config(), true).await;
 }

@@ -4,14 +4,15 @@ use std::{path::PathBuf, str::FromStr};
 
 use serde::Deserialize;
 
-use super::{Bytes, Faults, Millis, load};
+use super::{Bytes, Faults, Millis, StoreConfig, load};
 use crate::error::{Error, Result};
 
 /// Configuration of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineConfig {
-    /// Where the data is: `file:///dir`, `memory:///` or `s3://bucket/prefix`. Required.
+    /// Where the data is: `file:///dir`, `memory:///`, `s3://bucket/prefix`, or, with the features of these names,
+    /// `gs://bucket/prefix` and `az://container/prefix`. Required.
     pub root: String,
     /// Name of this database: its WAL folder, and its name as an owner of jobs at the meta service. Keep it,
     /// and `wal.dir`: rows that are in the WAL only are found again there and nowhere else, and are passed
@@ -31,6 +32,9 @@ pub struct EngineConfig {
     /// Deletion of what compaction replaced.
     #[serde(default)]
     pub gc: GcConfig,
+    /// Requests to the object store.
+    #[serde(default)]
+    pub store: StoreConfig,
 }
 
 /// Deletion of what compaction replaced.
@@ -233,6 +237,7 @@ impl EngineConfig {
             memory: MemoryConfig::default(),
             compaction: CompactionConfig::default(),
             gc: GcConfig::default(),
+            store: StoreConfig::default(),
         }
     }
 
@@ -298,6 +303,7 @@ impl EngineConfig {
             format!("memory.memtable_bytes {table} is above memory.write_bytes_max {all}: writes would wait for ever")
         });
         self.compaction.check(&mut faults);
+        self.store.check(&mut faults);
         faults.into_result()
     }
 }

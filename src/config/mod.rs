@@ -5,6 +5,7 @@ mod engine;
 mod load;
 mod meta;
 mod node;
+mod store;
 mod units;
 
 pub use engine::{
@@ -14,6 +15,7 @@ pub use engine::{
 pub use load::{ENV_PREFIX, META_ENV_PREFIX, NODE_ENV_PREFIX};
 pub use meta::MetaConfig;
 pub use node::NodeConfig;
+pub use store::StoreConfig;
 pub use units::{Bytes, Millis};
 
 pub(crate) use load::Faults;

@@ -102,7 +102,7 @@ impl EngineBuilder {
         }
         let store = match self.store {
             Some(store) => store,
-            None => Store::open(&self.config.root)?,
+            None => Store::open_with(&self.config.root, &self.config.store)?,
         };
         check_root(&store, &self.env).await?;
         // Before anything is taken over: an engine that runs here already must not be fenced by one that
@@ -189,7 +189,8 @@ fn local_compactor(store: &Store, config: &EngineConfig, env: &Env) -> Arc<dyn C
 /// Refuses a place that holds something else than a Siltstone root, and a store that cannot hold one.
 async fn check_root(store: &Store, env: &Env) -> Result<()> {
     if Catalog::exists(store).await? {
-        return Ok(());
+        // A root can be copied to a store that is not fit for one.
+        return store.probe(env.random()).await;
     }
     let foreign = store.list_top().await?;
     if let Some(name) = foreign.iter().find(|name| !layout::is_known_top(name)) {

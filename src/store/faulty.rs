@@ -25,28 +25,8 @@ use object_store::{
 };
 use tokio::sync::watch;
 
+pub use super::Operation;
 use super::Store;
-
-/// A kind of operation on a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Reads an object, some ranges of it, or its size.
-    Get,
-    /// Writes an object in one request.
-    Put,
-    /// Writes an object unless there is one.
-    Create,
-    /// Lists a folder; the name is the folder's.
-    List,
-    /// Deletes an object.
-    Delete,
-    /// Completes an upload in parts.
-    Upload,
-}
-
-impl Operation {
-    const COUNT: usize = 6;
-}
 
 /// What happens to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +35,8 @@ pub enum Effect {
     Fail,
     /// It is done, but the answer is an error of kind `Unavailable`.
     LoseAnswer,
+    /// A create replaces what is there and says that the object is new: what a store must not do.
+    Overwrite,
     /// It is done after this time.
     Delay(Duration),
     /// It waits until [`Faults::release`].
@@ -241,20 +223,37 @@ struct Outcome {
     runs: bool,
     bytes_max: usize,
     fails: bool,
+    overwrites: bool,
 }
 
 impl Outcome {
     fn of(effect: Option<Effect>) -> Self {
-        let (runs, bytes_max, fails) = match effect {
-            Some(Effect::Fail) => (false, usize::MAX, true),
-            Some(Effect::LoseAnswer) => (true, usize::MAX, true),
-            Some(Effect::Truncate { bytes, reported }) => (true, bytes, reported),
-            Some(Effect::Delay(_) | Effect::Block) | None => (true, usize::MAX, false),
+        let whole = Self {
+            runs: true,
+            bytes_max: usize::MAX,
+            fails: false,
+            overwrites: false,
         };
-        Self {
-            runs,
-            bytes_max,
-            fails,
+        match effect {
+            Some(Effect::Fail) => Self {
+                runs: false,
+                fails: true,
+                ..whole
+            },
+            Some(Effect::LoseAnswer) => Self {
+                fails: true,
+                ..whole
+            },
+            Some(Effect::Truncate { bytes, reported }) => Self {
+                bytes_max: bytes,
+                fails: reported,
+                ..whole
+            },
+            Some(Effect::Overwrite) => Self {
+                overwrites: true,
+                ..whole
+            },
+            Some(Effect::Delay(_) | Effect::Block) | None => whole,
         }
     }
 
@@ -316,6 +315,10 @@ impl ObjectStore for Faulty {
                 usize::MAX => payload,
                 _ => outcome.cut(payload.into()).into(),
             };
+            let mut options = options;
+            if outcome.overwrites {
+                options.mode = PutMode::Overwrite;
+            }
             self.objects.put_opts(location, payload, options).await
         })
         .await

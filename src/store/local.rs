@@ -36,14 +36,14 @@ use object_store::{
 };
 use url::Url;
 
-use super::Store;
+use super::Backend;
 use crate::error::{Error, Result};
 
 /// Opens the directory that a `file://` URL names; creates it when it is missing.
 ///
 /// # Errors
 /// `Invalid` when the URL names no local directory; `Unavailable` when it cannot be created.
-pub(super) fn open(url: &Url) -> Result<Store> {
+pub(super) fn open(url: &Url) -> Result<Backend> {
     let root = url.to_file_path().map_err(|()| {
         Error::invalid(format!(
             "store url {:?} does not name a directory of this machine",
@@ -59,7 +59,12 @@ pub(super) fn open(url: &Url) -> Result<Store> {
         files,
         durable_dirs: Arc::default(),
     };
-    Ok(Store::new(Arc::new(objects), Path::default(), url.as_str()))
+    Ok(Backend {
+        objects: Arc::new(objects),
+        parts: None,
+        root: Path::default(),
+        url: url.as_str().to_owned(),
+    })
 }
 
 /// `LocalFileSystem` with writes that are durable when they return.

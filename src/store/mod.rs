@@ -1,6 +1,7 @@
 //! The object store under a root: opened by URL, its errors mapped once, its names built in one place.
 //! Nothing outside this module sees `object_store`.
 //!
+//! Every request passes the one gate of `limits`: time-outs, retries, limits, counters ([`StoreStats`]).
 //! [`layout`] builds and parses every object name, [`log`] is the numbered log that catalog, manifest
 //! and plan log share, `local` makes local files survive a power cut, `faulty` breaks a store by
 //! script for tests.
@@ -8,20 +9,29 @@
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty;
 pub mod layout;
+mod limited;
+mod limits;
 mod local;
 pub mod log;
+mod open;
+mod stats;
+mod upload;
 
 use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
-use object_store::{
-    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, buffered::BufWriter,
-    memory::InMemory, path::Path,
-};
-use tokio::io::AsyncWriteExt;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, path::Path};
 use url::Url;
 
+use limited::{Limited, Parts};
+use limits::Limits;
+pub use stats::{Operation, RequestStats, StoreStats};
+pub use upload::Upload;
+
+use crate::clock::Backoff;
+#[cfg(any(test, feature = "testing"))]
+use crate::clock::Env;
 use crate::error::{Error, Result};
 
 /// What an object listing says of one object.
@@ -34,6 +44,9 @@ pub struct ObjectInfo {
     /// When it was last written, in milliseconds since the Unix epoch.
     pub modified_ms: i64,
 }
+
+/// How often a store that does not answer is probed.
+const PROBES_MAX: u128 = 4;
 
 /// How a put-if-absent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +63,16 @@ pub struct Store {
     objects: Arc<dyn ObjectStore>,
     root: Path,
     url: Arc<str>,
+    limits: Arc<Limits>,
+}
+
+/// An object store as it was opened, without limits.
+struct Backend {
+    objects: Arc<dyn ObjectStore>,
+    /// The same, where the parts of an upload can be sent twice.
+    parts: Option<Parts>,
+    root: Path,
+    url: String,
 }
 
 impl fmt::Debug for Store {
@@ -59,50 +82,37 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the root that `url` names: `file:///dir`, `memory:///` (a store of its own) or
-    /// `s3://bucket/prefix` (credentials and endpoint from the `AWS_…` environment variables).
-    /// A local directory is created when it is missing.
-    ///
-    /// # Errors
-    /// `Invalid` for a URL that does not parse or a scheme that is not known.
-    pub fn open(url: &str) -> Result<Self> {
-        let parsed = Url::parse(url)
-            .map_err(|error| Error::invalid(format!("store url {url:?}")).with_source(error))?;
-        match parsed.scheme() {
-            "file" => local::open(&parsed),
-            "memory" => Ok(Self::new(Arc::new(InMemory::new()), Path::default(), url)),
-            #[cfg(feature = "s3")]
-            "s3" => open_s3(&parsed),
-            scheme => Err(Error::invalid(format!(
-                "store url {url:?}: scheme {scheme:?} is not one of file, memory, s3"
-            ))),
-        }
-    }
-
-    /// The same for a root that is there already: a local directory is not created. For those who work
-    /// under other people's roots, whose disks may not be mounted.
-    ///
-    /// # Errors
-    /// As for [`Self::open`]; `NotFound` for a local directory that is missing.
-    pub fn open_existing(url: &str) -> Result<Self> {
-        let parsed = Url::parse(url).ok().filter(|url| url.scheme() == "file");
-        if let Some(root) = parsed.and_then(|url| url.to_file_path().ok())
-            && !root.is_dir()
-        {
-            return Err(Error::not_found(format!(
-                "store url {url:?}: there is no such directory on this machine"
-            )));
-        }
-        Self::open(url)
-    }
-
-    /// A store over `objects`, for wrappers and tests.
-    fn new(objects: Arc<dyn ObjectStore>, root: Path, url: &str) -> Self {
+    /// A store over `backend`, whose requests pass `limits`.
+    fn new(backend: Backend, limits: Limits) -> Self {
+        let limits = Arc::new(limits);
+        let objects = Limited {
+            objects: backend.objects,
+            parts: backend.parts,
+            limits: limits.clone(),
+        };
         Self {
-            objects,
-            root,
-            url: url.into(),
+            objects: Arc::new(objects),
+            root: backend.root,
+            url: backend.url.into(),
+            limits,
         }
+    }
+
+    /// The same store, but as if it were behind a network: with time-outs, retries and limits of its own.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn with_limits(self, config: &crate::config::StoreConfig) -> Self {
+        let backend = Backend {
+            objects: self.objects,
+            parts: None,
+            root: self.root,
+            url: self.url.to_string(),
+        };
+        Self::new(backend, Limits::remote(config, Env::default()))
+    }
+
+    /// What it was asked for since it was opened, by all its clones.
+    pub fn stats(&self) -> StoreStats {
+        self.limits.stats()
     }
 
     /// The URL it was opened with.
@@ -116,13 +126,29 @@ impl Store {
     /// # Errors
     /// `Invalid` when the second create succeeds; `Unavailable` when the store does not answer.
     pub async fn probe(&self, random: u128) -> Result<()> {
+        let mut backoff = Backoff::for_outage();
+        for attempt in 1..PROBES_MAX {
+            match self.probe_once(random ^ attempt).await {
+                // A create is sent once. Whether it was done matters to others, not here: the next has
+                // another name.
+                Err(error) if error.is_unavailable() => backoff.pause().await,
+                probed => return probed,
+            }
+        }
+        self.probe_once(random).await
+    }
+
+    async fn probe_once(&self, random: u128) -> Result<()> {
         let name = format!("probe/{random:032x}");
         let body = Bytes::from_static(b"siltstone probe");
-        self.create(&name, body.clone()).await?;
-        let second = self.create(&name, body).await;
-        self.delete(&name).await?;
+        let first = self.create(&name, body.clone()).await;
+        let second = match first {
+            Ok(_) => self.create(&name, body).await,
+            unknown => unknown,
+        };
+        let deleted = self.delete(&name).await;
         match second? {
-            Created::Exists => Ok(()),
+            Created::Exists => deleted,
             Created::New => Err(Error::invalid(format!(
                 "store {} lets two writers create one object; it cannot hold a siltstone root",
                 self.url
@@ -187,18 +213,6 @@ impl Store {
         }
     }
 
-    /// Starts an object of unknown size, written in pieces. It appears, durable, when finished.
-    pub fn upload(&self, name: &str) -> Upload {
-        let writer =
-            BufWriter::with_capacity(self.objects.clone(), self.path(name), Upload::PART_BYTES);
-        Upload {
-            name: name.to_owned(),
-            writer: writer.with_max_concurrency(Upload::PARTS_MAX),
-            bytes: 0,
-            broken: false,
-        }
-    }
-
     /// Every object under `prefix` (a folder name without the last `/`), in no order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let listing = self.objects.list(Some(&self.path(prefix)));
@@ -240,6 +254,22 @@ impl Store {
         (url.scheme() == "file").then(|| url.to_file_path().ok())?
     }
 
+    /// Deletes objects, with few requests; how each of them ended, in the order given. One that is not there
+    /// counts as deleted.
+    pub async fn delete_all(&self, names: &[String]) -> Vec<Result<()>> {
+        let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
+        let answers = self.objects.delete_stream(stream::iter(paths).boxed());
+        let answers: Vec<_> = answers.collect().await;
+        let ended = names
+            .iter()
+            .zip(answers)
+            .map(|(name, answer)| match answer {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(store_error("delete", name, error)),
+            });
+        ended.collect()
+    }
+
     /// Deletes an object; one that is not there counts as deleted.
     pub async fn delete(&self, name: &str) -> Result<()> {
         match self.objects.delete(&self.path(name)).await {
@@ -263,99 +293,6 @@ impl Store {
             modified_ms: meta.last_modified.timestamp_millis(),
         }
     }
-}
-
-/// An object being written in pieces; small ones go up in one request, large ones in parts.
-/// Dropping it unfinished leaves no object.
-pub struct Upload {
-    name: String,
-    writer: BufWriter,
-    bytes: u64,
-    /// A piece was lost: a write failed or was given up, and the writer no longer knows what it has.
-    broken: bool,
-}
-
-impl Upload {
-    /// Size of a part.
-    pub const PART_BYTES: usize = 8 << 20;
-    /// Parts in flight at once.
-    pub const PARTS_MAX: usize = 2;
-
-    /// Adds `piece` to the end; waits while too many parts are in flight. An upload that failed to take
-    /// a piece, or whose future was dropped meanwhile, can no longer be finished.
-    ///
-    /// # Errors
-    /// `Unavailable` when the store does not take the part.
-    pub async fn write(&mut self, piece: Bytes) -> Result<()> {
-        self.check_whole()?;
-        let bytes = piece.len() as u64;
-        self.broken = true;
-        let put = self.writer.put(piece).await;
-        put.map_err(|error| store_error("upload", &self.name, error))?;
-        self.broken = false;
-        self.bytes += bytes;
-        Ok(())
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        if self.broken {
-            let name = &self.name;
-            return Err(Error::unavailable(format!(
-                "upload {name}: an earlier piece was lost"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Bytes added so far.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Completes the object. Durable when it returns.
-    ///
-    /// # Errors
-    /// `Unavailable` when an earlier piece was lost, or when the store does not answer: then it is open
-    /// whether the object exists.
-    pub async fn finish(mut self) -> Result<()> {
-        self.check_whole()?;
-        let finished = self.writer.shutdown().await;
-        finished.map_err(|error| match error.downcast() {
-            Ok(error) => store_error("upload", &self.name, error),
-            Err(error) => Error::unavailable(format!("upload {}", self.name)).with_source(error),
-        })
-    }
-
-    /// Gives up, and frees the parts that were sent.
-    pub async fn abort(mut self) -> Result<()> {
-        let abort = self.writer.abort().await;
-        abort.map_err(|error| store_error("abort upload of", &self.name, error))
-    }
-}
-
-#[cfg(feature = "s3")]
-fn open_s3(url: &Url) -> Result<Store> {
-    use std::time::Duration;
-
-    use object_store::{RetryConfig, aws::AmazonS3Builder};
-
-    // Short: whoever calls the store waits out an outage, and wants to hear of it.
-    let retry = RetryConfig {
-        max_retries: 4,
-        retry_timeout: Duration::from_secs(20),
-        ..RetryConfig::default()
-    };
-    let objects = AmazonS3Builder::from_env()
-        .with_url(url.as_str())
-        .with_retry(retry)
-        .build()
-        .map_err(|error| {
-            Error::invalid(format!("store url {:?}", url.as_str())).with_source(error)
-        })?;
-    let root = Path::from_url_path(url.path()).map_err(|error| {
-        Error::invalid(format!("store url {:?}", url.as_str())).with_source(error)
-    })?;
-    Ok(Store::new(Arc::new(objects), root, url.as_str()))
 }
 
 /// The one place where the store's errors become ours.

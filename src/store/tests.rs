@@ -1,7 +1,10 @@
 //! What every store must do, over memory and over local disk.
 
+use object_store::memory::InMemory;
+
 use super::*;
 use crate::{
+    config::StoreConfig,
     error::ErrorKind,
     store::faulty::{Effect, Fault, Operation},
 };
@@ -59,7 +62,18 @@ async fn objects_are_put_read_listed_and_deleted() {
 #[tokio::test]
 async fn listings_are_relative_to_the_root_and_end_at_folder_names() {
     let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let below = |root: &str| Store::new(objects.clone(), Path::from(root), "memory:///root");
+    let below = |root: &str| {
+        let backend = Backend {
+            objects: objects.clone(),
+            parts: None,
+            root: Path::from(root),
+            url: "memory:///root".into(),
+        };
+        Store::new(
+            backend,
+            Limits::local(&StoreConfig::default(), Env::default()),
+        )
+    };
     let (_dir, [_, local]) = stores();
     for store in [below("some/root"), below(""), local] {
         for name in ["t/a/1", "t/b/c/2", "t/3", "tt/4"] {
@@ -168,5 +182,29 @@ fn urls_that_name_no_store_are_refused() {
         let error = Store::open(url).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains(wanted), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_probe_outlasts_lost_answers_but_not_an_outage() {
+    let (_dir, [memory, _]) = stores();
+    let (store, faults) = memory.with_faults();
+    faults.add(Fault::new(Operation::Create, "", Effect::LoseAnswer).times(2));
+    faults.add(Fault::new(Operation::Delete, "", Effect::Fail).times(1));
+    store.probe(7).await.unwrap();
+    faults.add(Fault::new(Operation::Create, "", Effect::Fail));
+    assert!(store.probe(7).await.unwrap_err().is_unavailable());
+}
+
+#[tokio::test]
+async fn the_probe_refuses_a_store_that_lies() {
+    let (_dir, stores) = stores();
+    for store in stores {
+        let (lying, faults) = store.with_faults();
+        faults.add(Fault::new(Operation::Create, "", Effect::Overwrite));
+        let error = lying.probe(7).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains("two writers"), "{error}");
+        assert_eq!(lying.list("").await.unwrap(), []);
     }
 }

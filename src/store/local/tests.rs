@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 use super::*;
 use crate::{
     error::ErrorKind,
-    store::{Created, tests::names},
+    store::{Created, Store, tests::names},
 };
 
 fn open_at(path: &FilePath) -> Store {
