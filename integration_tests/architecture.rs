@@ -27,7 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("manifest",   &["clock", "store"]),
     ("compaction", &["clock", "store", "sst", "merge", "manifest"]),
     ("gc",         &["clock", "store", "manifest"]),
-    ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc"]),
+    ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc", "metrics"]),
     ("meta",       &["clock", "store", "compaction"]),
     ("node",       &["clock", "store", "compaction"]),
     ("rpc",        &["clock", "compaction", "meta", "node", "proto"]),

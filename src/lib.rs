@@ -54,6 +54,7 @@ pub mod manifest;
 pub mod memtable;
 pub mod merge;
 pub mod meta;
+mod metrics;
 pub mod node;
 mod proto;
 pub mod rpc;

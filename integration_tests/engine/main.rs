@@ -15,4 +15,5 @@ mod roundtrip;
 mod s3_server;
 mod semantics;
 mod snapshots;
+mod stats;
 mod stores;

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::CompactionOutcome;
+use serde::Serialize;
+
+use super::{CompactionOutcome, TaskOutcome};
 use crate::types::NodeId;
 
 /// Compaction since the engine was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CompactionStats {
     /// `"local"`, `"remote"` or `"off"`.
     pub mode: String,
@@ -15,6 +17,8 @@ pub struct CompactionStats {
     /// Why running jobs wait for something outside of the engine: the last word of a meta service that
     /// cannot be reached, until it can be.
     pub waiting: Option<String>,
+    /// Jobs recorded, to be run.
+    pub jobs_started: u64,
     /// Jobs committed.
     pub jobs_committed: u64,
     /// Jobs resumed from the manifest when the engine was opened.
@@ -27,6 +31,9 @@ pub struct CompactionStats {
     pub tasks_reused: u64,
     /// Jobs that fell back from remote to local, by reason.
     pub fallbacks: BTreeMap<String, u64>,
+    /// Rows that committed jobs dropped, by cause: `shadowed` by a newer version of their key, `deleted`
+    /// tombstones that had nothing left to hide, `combined` with a newer row, `expired`, `range_deleted`.
+    pub rows_dropped: BTreeMap<String, u64>,
     /// What each node did, of committed jobs. Tasks run by the engine itself are under `"local"`.
     pub nodes: BTreeMap<NodeId, NodeStats>,
     /// The last failure in words.
@@ -34,7 +41,7 @@ pub struct CompactionStats {
 }
 
 /// What one node did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeStats {
     /// Tasks.
     pub tasks: u64,
@@ -47,6 +54,16 @@ pub struct NodeStats {
 }
 
 impl CompactionStats {
+    /// Bytes that committed jobs read from the store.
+    pub fn bytes_read(&self) -> u64 {
+        self.nodes.values().map(|node| node.bytes_read).sum()
+    }
+
+    /// Bytes of the SSTs that committed jobs wrote.
+    pub fn bytes_written(&self) -> u64 {
+        self.nodes.values().map(|node| node.bytes_written).sum()
+    }
+
     /// Counts a committed job.
     pub(super) fn add_committed(&mut self, outcome: &CompactionOutcome) {
         self.jobs_committed += 1;
@@ -56,6 +73,20 @@ impl CompactionStats {
             node.rows_read += task.read.rows;
             node.bytes_read += task.bytes_read;
             node.bytes_written += task.bytes_written();
+            for (cause, rows) in dropped(task) {
+                *self.rows_dropped.entry(cause.to_owned()).or_default() += rows;
+            }
         }
     }
+}
+
+/// Rows that a task dropped, by cause.
+fn dropped(task: &TaskOutcome) -> [(&'static str, u64); 5] {
+    [
+        ("shadowed", task.shadowed.rows),
+        ("deleted", task.deleted.rows),
+        ("combined", task.combined.rows),
+        ("expired", task.expired.rows),
+        ("range_deleted", task.range_deleted.rows),
+    ]
 }

@@ -1,6 +1,10 @@
 //! The engine's deletions: obsolete SSTs now and then, the objects of dropped tables.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{
     EngineInner,
@@ -38,7 +42,10 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
                 () = table.cancel.cancelled() => {}
                 swept = swept => match swept {
                     Ok(0) => {}
-                    Ok(ssts) => tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted"),
+                    Ok(ssts) => {
+                        engine.ssts_deleted.fetch_add(ssts as u64, Ordering::Relaxed);
+                        tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted");
+                    }
                     Err(error) => tracing::warn!(table = %table.name, %error, "obsolete ssts were not all deleted"),
                 }
             }

@@ -95,7 +95,12 @@ async fn flush_slot(
     };
     retry(table, commit).await?;
     table.memory.forget_flushed(seq);
+    let bytes = ssts.iter().map(|sst| sst.bytes).sum();
     table.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    table
+        .counters
+        .bytes_flushed
+        .fetch_add(bytes, Ordering::Relaxed);
     engine.count(table);
     if let Some(wal) = &engine.wal {
         wal.release(table.id(), seq);
@@ -121,6 +126,10 @@ async fn retry<T, F: Future<Output = Result<T>>>(
             Err(error) => {
                 tracing::warn!(table = %table.name, %error, "flush failed, and will be tried again");
                 *lock(&table.counters.flush_error) = Some(error.to_string());
+                table
+                    .counters
+                    .flush_failures
+                    .fetch_add(1, Ordering::Relaxed);
             }
         }
         backoff.pause().await;

@@ -1,7 +1,7 @@
 //! Point reads: one small merge a key, over the memtables and those SSTs whose bounds and filters let
 //! the key through.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use arrow::{array::RecordBatch, compute::concat_batches};
 
@@ -19,13 +19,16 @@ use crate::{
 pub(super) async fn get(table: &Table, keys: RecordBatch, at: ReadAt) -> Result<RecordBatch> {
     table.engine.check_alive()?;
     table.inner.check_open()?;
+    table.inner.counters.gets.fetch_add(1, Ordering::Relaxed);
     // Reading blocks a thread, and may need another one of the same pool: not all may go to gets.
     let slot = table.engine.get_slots.acquire().await;
     let _slot = slot.map_err(|_| Error::closed("the engine is closed"))?;
     let view = ReadView::new(&table.engine.store, &table.inner, at);
     view.schema().check_keys(&keys)?;
     let rows = tokio::task::spawn_blocking(move || read(&view, &keys)).await;
-    rows.map_err(|error| Error::internal("get panicked").with_source(error))?
+    let rows = rows.map_err(|error| Error::internal("get panicked").with_source(error))??;
+    table.inner.counters.read(&rows);
+    Ok(rows)
 }
 
 fn read(view: &ReadView, keys: &RecordBatch) -> Result<RecordBatch> {

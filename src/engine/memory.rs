@@ -211,6 +211,11 @@ impl Memory {
         self.lock().active.memtable.bytes()
     }
 
+    /// How many memtables are frozen.
+    pub(super) fn frozen(&self) -> usize {
+        self.lock().frozen.len()
+    }
+
     /// Rows of all memtables.
     pub(super) fn rows(&self) -> u64 {
         self.fold(|memtable| memtable.rows())

@@ -12,6 +12,7 @@ mod flush;
 mod get;
 mod memory;
 mod open;
+mod publish;
 mod range_delete;
 mod scan;
 mod snapshot;
@@ -46,6 +47,7 @@ use crate::{
     config::{EngineConfig, WalMode},
     error::{Error, ErrorKind, Result},
     manifest::Catalog,
+    metrics::Publisher,
     store::Store,
     types::{TableId, TableSchema},
     wal::LocalWal,
@@ -79,6 +81,10 @@ struct EngineInner {
     /// Bytes of all memtables.
     memory_bytes: AtomicU64,
     memory_freed: Notify,
+    /// Objects of obsolete SSTs deleted.
+    ssts_deleted: AtomicU64,
+    /// What metrics were told.
+    publisher: Mutex<Publisher>,
     /// Gets that may run at once.
     get_slots: Semaphore,
     /// Flushes that may run at once.
@@ -175,13 +181,28 @@ impl Engine {
             .map(LocalWal::stats)
             .unwrap_or_default();
         let stats = |table: Arc<TableInner>| (table.name.clone(), self.handle(table).stats());
+        let damaged = lock(&self.inner.damaged);
+        let reason = |(name, table): (&String, &Damaged)| (name.clone(), table.error.to_string());
         EngineStats {
             tables: tables.into_iter().map(stats).collect(),
+            damaged: damaged.iter().map(reason).collect(),
             compaction: self.inner.scheduler.snapshot(),
+            store: self.inner.store.stats(),
             memtable_bytes: self.inner.memory_bytes.load(Ordering::Relaxed),
             wal_segments: wal.segments,
             wal_bytes: wal.bytes,
+            wal_appends: wal.appends,
+            wal_syncs: wal.syncs,
+            ssts_deleted: self.inner.ssts_deleted.load(Ordering::Relaxed),
         }
+    }
+
+    /// Tells the recorder of the `metrics` facade that is installed what has changed since the last call.
+    /// Nothing is told without it: call it when metrics are asked for, or on a timer where they are pushed.
+    /// All of them carry the engine's [name](EngineConfig::name) as the label `engine`.
+    pub fn publish_metrics(&self) {
+        let samples = publish::samples(&self.stats());
+        lock(&self.inner.publisher).publish(samples);
     }
 
     /// The configuration it was opened with.

@@ -21,6 +21,7 @@ use crate::{
     config::{CompactionMode, EngineConfig, WalMode},
     error::{Error, ErrorKind, Result},
     manifest::{Catalog, Manifest},
+    metrics::Publisher,
     store::{Store, layout},
     types::{Seq, TableId},
     wal::{LocalWal, WalEntry, WalLock},
@@ -129,6 +130,7 @@ impl EngineBuilder {
             mode != CompactionMode::Off,
             cancel.child_token(),
         );
+        let publisher = Publisher::new(&self.config.name);
         let engine = Engine {
             inner: Arc::new(EngineInner {
                 config: self.config,
@@ -141,6 +143,8 @@ impl EngineBuilder {
                 scheduler,
                 memory_bytes: AtomicU64::new(0),
                 memory_freed: Notify::new(),
+                ssts_deleted: AtomicU64::new(0),
+                publisher: Mutex::new(publisher),
                 get_slots: Semaphore::new(GETS_MAX),
                 flush_slots: Semaphore::new(FLUSHES_MAX),
                 failure: OnceLock::new(),

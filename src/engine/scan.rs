@@ -8,7 +8,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     thread,
 };
@@ -125,10 +125,15 @@ pub(super) fn scan(table: &Table, request: ScanRequest, at: ReadAt) -> Result<Sc
     let plan = ScanPlan::new(view.schema(), &request)?;
     let schema = plan.output.schema.clone();
     let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
+    let inner = table.inner.clone();
+    inner.counters.scans.fetch_add(1, Ordering::Relaxed);
     // A thread of its own: one that waits for a slow reader must not keep others from theirs.
     let thread = thread::Builder::new().name("siltstone-scan".into());
     let started = thread.spawn(move || {
-        let emit = |batch| sender.blocking_send(Ok(batch)).is_ok();
+        let emit = |batch: RecordBatch| {
+            inner.counters.read(&batch);
+            sender.blocking_send(Ok(batch)).is_ok()
+        };
         // A panic must not look like the end of the rows.
         let result = catch_unwind(AssertUnwindSafe(|| plan.run(&view, emit)));
         if let Err(error) = result.unwrap_or_else(|_| Err(Error::internal("scan panicked"))) {

@@ -2,28 +2,51 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use crate::{
     compaction::CompactionStats,
+    manifest::Shape,
+    store::StoreStats,
     types::{Seq, TableId},
 };
 
 /// The whole engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EngineStats {
     /// Tables by name.
     pub tables: BTreeMap<String, TableStats>,
+    /// Why tables that are in the catalog could not be opened, by name.
+    pub damaged: BTreeMap<String, String>,
     /// Compaction, over all tables since the engine was opened.
     pub compaction: CompactionStats,
+    /// Requests to the store since it was opened.
+    pub store: StoreStats,
     /// Bytes of all memtables, active and frozen.
     pub memtable_bytes: u64,
     /// WAL segments on disk.
     pub wal_segments: u64,
     /// WAL bytes on disk.
     pub wal_bytes: u64,
+    /// Entries appended to the WAL since the engine was opened.
+    pub wal_appends: u64,
+    /// Fsyncs of the WAL since then.
+    pub wal_syncs: u64,
+    /// Objects of obsolete SSTs deleted since then.
+    pub ssts_deleted: u64,
 }
 
-/// One table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl EngineStats {
+    /// Bytes that flushes and compaction wrote since the engine was opened, divided by those that flushes
+    /// wrote. 1 while nothing was flushed.
+    pub fn write_amplification(&self) -> f64 {
+        let flushed: u64 = self.tables.values().map(|table| table.bytes_flushed).sum();
+        amplification(flushed, self.compaction.bytes_written())
+    }
+}
+
+/// One table. Counters count since the engine was opened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TableStats {
     /// Its id; its objects are in `tables/<id>/`.
     pub id: TableId,
@@ -39,10 +62,26 @@ pub struct TableStats {
     pub windows: u64,
     /// Level-0 runs of the window that has most of them.
     pub l0_runs_max: u64,
+    /// Live SSTs by level and by window.
+    pub shape: Shape,
+    /// What compaction is behind by: bytes of level 0 in windows with `l0_runs_trigger` level-0 runs or more.
+    pub debt_bytes: u64,
+    /// Sorted runs of SSTs that the read of one key may have to look into, in the worst window.
+    pub read_runs_max: u64,
+    /// The same on average over the windows.
+    pub read_runs_mean: f64,
+    /// Bytes of live SSTs, divided by what they would about come to if all were merged.
+    pub space_amplification: f64,
+    /// Bytes that flushes and compaction of the table wrote, divided by those that flushes wrote.
+    pub write_amplification: f64,
     /// Bytes of its memtables, active and frozen.
     pub memtable_bytes: u64,
     /// Rows in its memtables.
     pub memtable_rows: u64,
+    /// Bytes of the active memtable among them.
+    pub memtable_active_bytes: u64,
+    /// Memtables that are frozen and not flushed yet.
+    pub memtables_frozen: u64,
     /// Every batch up to here is in SSTs.
     pub flushed_seq: Seq,
     /// Every batch up to here is visible.
@@ -53,10 +92,58 @@ pub struct TableStats {
     pub range_deletes: u64,
     /// Jobs recorded and not yet committed.
     pub jobs: u64,
-    /// Flushes done since the engine was opened.
+    /// Batches written, deletes included.
+    pub batches_written: u64,
+    /// Rows of these batches.
+    pub rows_written: u64,
+    /// Bytes of their Arrow arrays.
+    pub bytes_written: u64,
+    /// Flushes done.
     pub flushes: u64,
+    /// Attempts at a flush that failed.
+    pub flush_failures: u64,
+    /// Bytes of the SSTs that flushes wrote.
+    pub bytes_flushed: u64,
     /// Why the last flush failed, until one succeeds.
     pub flush_error: Option<String>,
     /// Times a write had to wait, by reason.
     pub write_waits: BTreeMap<String, u64>,
+    /// Scans begun.
+    pub scans: u64,
+    /// Gets begun.
+    pub gets: u64,
+    /// Rows that scans and gets returned.
+    pub rows_read: u64,
+    /// Bytes of their Arrow arrays.
+    pub bytes_read: u64,
+}
+
+impl TableStats {
+    /// Fills in what follows from the table's shape.
+    pub(super) fn with_shape(self, shape: Shape, l0_runs_trigger: usize) -> Self {
+        let total = shape.total();
+        let (read_runs_max, read_runs_mean) = shape.read_runs();
+        let levels = shape.levels.iter();
+        Self {
+            ssts: total.ssts,
+            sst_bytes: total.bytes,
+            sst_rows: total.rows,
+            ssts_by_level: levels.map(|(level, shape)| (*level, shape.ssts)).collect(),
+            windows: shape.windows.len() as u64,
+            debt_bytes: shape.debt_bytes(l0_runs_trigger),
+            read_runs_max,
+            read_runs_mean,
+            space_amplification: shape.space_amplification(),
+            shape,
+            ..self
+        }
+    }
+}
+
+/// `flushed` bytes, and those that compaction wrote after them, for each byte flushed.
+pub(super) fn amplification(flushed: u64, compacted: u64) -> f64 {
+    match flushed {
+        0 => 1.0,
+        _ => (flushed + compacted) as f64 / flushed as f64,
+    }
 }

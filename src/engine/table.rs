@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, alter, flush, get, memory::Memory,
-    range_delete, scan, view::ReadAt, write,
+    range_delete, scan, stats::amplification, view::ReadAt, write,
 };
 use crate::{
     error::{Error, Result},
-    manifest::Manifest,
+    manifest::{Manifest, Shape},
     types::{Alteration, Seq, TableId, TableSchema, TimeRange},
     wal::EntryKind,
 };
@@ -58,9 +58,37 @@ pub(super) struct TableInner {
 /// What the table counts.
 #[derive(Default)]
 pub(super) struct Counters {
+    pub(super) batches_written: AtomicU64,
+    pub(super) rows_written: AtomicU64,
+    pub(super) bytes_written: AtomicU64,
     pub(super) flushes: AtomicU64,
+    pub(super) flush_failures: AtomicU64,
+    pub(super) bytes_flushed: AtomicU64,
+    pub(super) scans: AtomicU64,
+    pub(super) gets: AtomicU64,
+    pub(super) rows_read: AtomicU64,
+    pub(super) bytes_read: AtomicU64,
     pub(super) flush_error: Mutex<Option<String>>,
     pub(super) write_waits: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Counters {
+    /// Notes a batch that was made durable and visible.
+    pub(super) fn wrote(&self, batch: &RecordBatch) {
+        self.batches_written.fetch_add(1, Ordering::Relaxed);
+        self.rows_written
+            .fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        self.bytes_written
+            .fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+    }
+
+    /// Notes a batch that is returned to a reader.
+    pub(super) fn read(&self, batch: &RecordBatch) {
+        self.rows_read
+            .fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        self.bytes_read
+            .fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+    }
 }
 
 impl TableInner {
@@ -220,33 +248,43 @@ impl Table {
 
     /// Numbers about it.
     pub fn stats(&self) -> TableStats {
-        let version = self.inner.manifest.version();
-        let mut stats = TableStats {
-            id: self.inner.id(),
-            ssts: 0,
-            sst_bytes: 0,
-            sst_rows: 0,
-            ssts_by_level: BTreeMap::new(),
-            windows: version.windows.len() as u64,
+        let (inner, engine) = (&self.inner, &self.engine);
+        let version = inner.manifest.version();
+        let counters = &inner.counters;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let bytes_flushed = load(&counters.bytes_flushed);
+        let bytes_compacted = engine.scheduler.bytes_written(inner.id());
+        let stats = TableStats {
+            id: inner.id(),
             l0_runs_max: version.l0_runs_max() as u64,
-            memtable_bytes: self.inner.memory.bytes(),
-            memtable_rows: self.inner.memory.rows(),
+            write_amplification: amplification(bytes_flushed, bytes_compacted),
+            memtable_bytes: inner.memory.bytes(),
+            memtable_rows: inner.memory.rows(),
+            memtable_active_bytes: inner.memory.active_bytes(),
+            memtables_frozen: inner.memory.frozen() as u64,
             flushed_seq: version.flushed_seq,
-            visible_seq: self.inner.memory.visible(),
+            visible_seq: inner.memory.visible(),
             obsolete_ssts: version.obsolete.len() as u64,
             range_deletes: version.range_deletes.len() as u64,
             jobs: version.jobs.len() as u64,
-            flushes: self.inner.counters.flushes.load(Ordering::Relaxed),
-            flush_error: lock(&self.inner.counters.flush_error).clone(),
-            write_waits: lock(&self.inner.counters.write_waits).clone(),
+            batches_written: load(&counters.batches_written),
+            rows_written: load(&counters.rows_written),
+            bytes_written: load(&counters.bytes_written),
+            flushes: load(&counters.flushes),
+            flush_failures: load(&counters.flush_failures),
+            bytes_flushed,
+            flush_error: lock(&counters.flush_error).clone(),
+            write_waits: lock(&counters.write_waits).clone(),
+            scans: load(&counters.scans),
+            gets: load(&counters.gets),
+            rows_read: load(&counters.rows_read),
+            bytes_read: load(&counters.bytes_read),
+            ..TableStats::default()
         };
-        for sst in version.ssts() {
-            stats.ssts += 1;
-            stats.sst_bytes += sst.bytes;
-            stats.sst_rows += sst.rows;
-            *stats.ssts_by_level.entry(sst.level).or_default() += 1;
-        }
-        stats
+        stats.with_shape(
+            Shape::of(&version),
+            engine.config.compaction.l0_runs_trigger,
+        )
     }
 }
 

@@ -67,6 +67,7 @@ impl Write {
                 handle.block_on(self.append())?;
             }
             insert(&self.ticket, self.kind, &self.batch)?;
+            self.table.counters.wrote(&self.batch);
             drop(self.ticket);
             self.engine.count(&self.table);
             self.table

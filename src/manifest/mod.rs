@@ -11,6 +11,7 @@ mod edit;
 pub mod hidden;
 pub mod invariants;
 mod pins;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -19,4 +20,5 @@ pub use catalog::Catalog;
 pub use commit::Manifest;
 pub use edit::{Edit, JobRecord, SstRef};
 pub use pins::{Pin, Pins};
+pub use shape::{LevelShape, Shape, WindowShape};
 pub use version::{Version, WindowVersion};

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
 use crate::error::{Error, Result};
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 macro_rules! ulid_id {
     ($($(#[$doc:meta])* $name:ident, $what:literal;)*) => {
         $($(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Ulid);
 
         impl $name {
@@ -28,6 +29,12 @@ macro_rules! ulid_id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
             }
         }
 
@@ -53,7 +60,9 @@ ulid_id! {
 macro_rules! number_id {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize,
+        )]
         pub struct $name(pub u64);
 
         impl fmt::Display for $name {
@@ -93,7 +102,7 @@ impl Token {
 macro_rules! text_id {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $($(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         pub struct $name(pub String);
 
         impl fmt::Display for $name {

@@ -16,7 +16,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -77,6 +77,8 @@ struct TableJobs {
     claims: Claims,
     /// Inputs of failed jobs, left alone by automatic plans for a while.
     quarantine: Quarantine,
+    /// Bytes of the outputs of committed jobs.
+    bytes_written: AtomicU64,
     cancel: CancellationToken,
 }
 
@@ -148,6 +150,7 @@ impl Scheduler {
             manifest,
             claims: Claims::default(),
             quarantine: Quarantine::default(),
+            bytes_written: AtomicU64::new(0),
             cancel: self.inner.cancel.child_token(),
         });
         lock(&self.inner.tables).insert(table.manifest.table(), table.clone());
@@ -246,6 +249,13 @@ impl Scheduler {
                 () = tokio::time::sleep(TICK) => {}
             }
         }
+    }
+
+    /// Bytes of the SSTs that committed jobs of `table` wrote.
+    pub fn bytes_written(&self, table: TableId) -> u64 {
+        let tables = lock(&self.inner.tables);
+        let written = tables.get(&table).map(|table| &table.bytes_written);
+        written.map_or(0, |written| written.load(Ordering::Relaxed))
     }
 
     /// What happened so far.
@@ -391,6 +401,7 @@ impl Inner {
         let Some(record) = version.jobs.get(&job).cloned() else {
             return Ok(None);
         };
+        lock(&self.stats).jobs_started += 1;
         tracing::debug!(
             table = %table.name, %job, window = plan.window.0, reason = %plan.reason,
             inputs = plan.inputs.len(), bytes = plan.input_bytes(), tasks = record.tasks.len(),

@@ -134,6 +134,8 @@ impl Inner {
         };
         self.end_job(table, job.id, &edit).await?;
         lock(&self.stats).add_committed(outcome);
+        let bytes = outcome.outputs().map(|sst| sst.bytes).sum();
+        table.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         table.quarantine.remove(job.inputs.iter().map(|sst| sst.id));
         tracing::debug!(table = %table.name, job = %job.id, outputs = outcome.outputs().count(), "compaction job committed");
         Ok(())

@@ -1,0 +1,121 @@
+//! An engine's stats as metrics.
+
+use std::collections::BTreeMap;
+
+use super::{EngineStats, TableStats};
+use crate::{
+    manifest::LevelShape,
+    metrics::{self, Metric, Sample},
+};
+
+/// The value of every metric.
+pub(super) fn samples(stats: &EngineStats) -> Vec<Sample> {
+    let mut samples = Samples(Vec::new());
+    of_tables(stats, &mut samples);
+    of_compaction(stats, &mut samples);
+    of_store(stats, &mut samples);
+    samples.0
+}
+
+struct Samples(Vec<Sample>);
+
+impl Samples {
+    fn put(&mut self, metric: &'static Metric, value: u64) {
+        self.put_by(metric, [], value);
+    }
+
+    fn put_by<const N: usize>(
+        &mut self,
+        metric: &'static Metric,
+        labels: [(&'static str, &str); N],
+        value: u64,
+    ) {
+        let labels = labels.map(|(key, value)| (key, value.to_owned())).into();
+        self.0.push(Sample {
+            metric,
+            labels,
+            value,
+        });
+    }
+}
+
+fn of_tables(stats: &EngineStats, samples: &mut Samples) {
+    let sum = |of: fn(&TableStats) -> u64| stats.tables.values().map(of).sum::<u64>();
+    samples.put(metrics::TABLES, stats.tables.len() as u64);
+    samples.put(metrics::ROWS_WRITTEN, sum(|table| table.rows_written));
+    samples.put(metrics::BYTES_WRITTEN, sum(|table| table.bytes_written));
+    samples.put(metrics::BATCHES_WRITTEN, sum(|table| table.batches_written));
+    samples.put(metrics::SCANS, sum(|table| table.scans));
+    samples.put(metrics::GETS, sum(|table| table.gets));
+    samples.put(metrics::ROWS_READ, sum(|table| table.rows_read));
+    samples.put(metrics::BYTES_READ, sum(|table| table.bytes_read));
+    samples.put(metrics::FLUSHES, sum(|table| table.flushes));
+    samples.put(metrics::FLUSH_FAILURES, sum(|table| table.flush_failures));
+    samples.put(metrics::BYTES_FLUSHED, sum(|table| table.bytes_flushed));
+    samples.put(metrics::OBSOLETE_SSTS, sum(|table| table.obsolete_ssts));
+    samples.put(metrics::DEBT_BYTES, sum(|table| table.debt_bytes));
+    let mut waits = BTreeMap::<&str, u64>::new();
+    for (reason, count) in stats.tables.values().flat_map(|table| &table.write_waits) {
+        *waits.entry(reason).or_default() += count;
+    }
+    for (reason, count) in waits {
+        samples.put_by(metrics::WRITE_WAITS, [("reason", reason)], count);
+    }
+    let mut levels = BTreeMap::<u8, LevelShape>::new();
+    for (level, shape) in stats.tables.values().flat_map(|table| &table.shape.levels) {
+        let sum = levels.entry(*level).or_default();
+        sum.ssts += shape.ssts;
+        sum.bytes += shape.bytes;
+    }
+    for (level, shape) in levels {
+        let level = level.to_string();
+        samples.put_by(metrics::SSTS, [("level", &level)], shape.ssts);
+        samples.put_by(metrics::SST_BYTES, [("level", &level)], shape.bytes);
+    }
+    samples.put(metrics::MEMTABLE_BYTES, stats.memtable_bytes);
+    samples.put(metrics::WAL_APPENDS, stats.wal_appends);
+    samples.put(metrics::WAL_SYNCS, stats.wal_syncs);
+    samples.put(metrics::WAL_BYTES, stats.wal_bytes);
+    samples.put(metrics::WAL_SEGMENTS, stats.wal_segments);
+    samples.put(metrics::SSTS_DELETED, stats.ssts_deleted);
+}
+
+fn of_compaction(stats: &EngineStats, samples: &mut Samples) {
+    let stats = &stats.compaction;
+    samples.put(metrics::JOBS_RUNNING, stats.jobs_running);
+    samples.put(metrics::JOBS_STARTED, stats.jobs_started);
+    samples.put(metrics::JOBS_COMMITTED, stats.jobs_committed);
+    for (reason, jobs) in &stats.jobs_failed {
+        samples.put_by(metrics::JOBS_FAILED, [("reason", reason)], *jobs);
+    }
+    for (reason, jobs) in &stats.fallbacks {
+        samples.put_by(metrics::FALLBACKS, [("reason", reason)], *jobs);
+    }
+    samples.put(metrics::COMPACTION_READ, stats.bytes_read());
+    samples.put(metrics::COMPACTION_WRITTEN, stats.bytes_written());
+    for (cause, rows) in &stats.rows_dropped {
+        samples.put_by(metrics::ROWS_DROPPED, [("cause", cause)], *rows);
+    }
+    samples.put(metrics::SSTS_QUARANTINED, stats.ssts_quarantined);
+}
+
+fn of_store(stats: &EngineStats, samples: &mut Samples) {
+    let stats = &stats.store;
+    for (operation, requests) in &stats.requests {
+        for (outcome, count) in [
+            ("done", requests.done),
+            ("refused", requests.refused),
+            ("failed", requests.failed),
+            ("timed_out", requests.timed_out),
+        ] {
+            let labels = [("operation", operation.as_str()), ("outcome", outcome)];
+            samples.put_by(metrics::STORE_REQUESTS, labels, count);
+        }
+        let labels = [("operation", operation.as_str())];
+        samples.put_by(metrics::STORE_RETRIES, labels, requests.retries);
+    }
+    samples.put(metrics::STORE_READ, stats.bytes_read);
+    samples.put(metrics::STORE_WRITTEN, stats.bytes_written);
+    samples.put(metrics::STORE_WAITS, stats.limit_waits);
+    samples.put(metrics::STORE_WAIT_MS, stats.limit_wait_ms);
+}

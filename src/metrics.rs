@@ -1,0 +1,166 @@
+//! The names of all metrics, each once, with its unit and what it means; and how they are told to the
+//! [`metrics`](::metrics) facade.
+//!
+//! Everything is counted by plain atomics at the place where it happens, and read from there into
+//! [`EngineStats`](crate::engine::EngineStats). [`Engine::publish_metrics`](crate::Engine::publish_metrics)
+//! tells the recorder that is installed what has changed since it was called last: nothing that writes or
+//! reads rows ever meets a recorder.
+
+use std::collections::BTreeMap;
+
+use ::metrics::{Label, Unit};
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// One metric.
+#[derive(Debug)]
+pub(crate) struct Metric {
+    name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($id:ident, $kind:ident, $unit:ident, $name:literal, $help:literal;)*) => {
+        $(pub(crate) const $id: &Metric = &Metric {
+            name: $name,
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            help: $help,
+        };)*
+        const ALL: &[&Metric] = &[$($id),*];
+    };
+}
+
+metrics! {
+    ROWS_WRITTEN, Counter, Count, "siltstone_rows_written_total", "Rows of batches that were written, and keys that were deleted";
+    BYTES_WRITTEN, Counter, Bytes, "siltstone_bytes_written_total", "Bytes of these batches in memory";
+    BATCHES_WRITTEN, Counter, Count, "siltstone_batches_written_total", "Batches that were written";
+    WRITE_WAITS, Counter, Count, "siltstone_write_waits_total", "Writes that had to wait, by reason";
+    SCANS, Counter, Count, "siltstone_scans_total", "Scans begun";
+    GETS, Counter, Count, "siltstone_gets_total", "Gets begun";
+    ROWS_READ, Counter, Count, "siltstone_rows_read_total", "Rows that scans and gets returned";
+    BYTES_READ, Counter, Bytes, "siltstone_bytes_read_total", "Bytes in memory of the rows that scans and gets returned";
+    FLUSHES, Counter, Count, "siltstone_flushes_total", "Memtables that were flushed";
+    FLUSH_FAILURES, Counter, Count, "siltstone_flush_failures_total", "Attempts at a flush that failed, and were made again";
+    BYTES_FLUSHED, Counter, Bytes, "siltstone_flushed_bytes_total", "Bytes of the SSTs that flushes wrote";
+    WAL_APPENDS, Counter, Count, "siltstone_wal_appends_total", "Entries appended to the write-ahead log";
+    WAL_SYNCS, Counter, Count, "siltstone_wal_syncs_total", "Fsyncs of the write-ahead log";
+    WAL_BYTES, Gauge, Bytes, "siltstone_wal_bytes", "Bytes in the write-ahead log";
+    WAL_SEGMENTS, Gauge, Count, "siltstone_wal_segments", "Segments of the write-ahead log";
+    MEMTABLE_BYTES, Gauge, Bytes, "siltstone_memtable_bytes", "Bytes of all memtables, active and frozen";
+    TABLES, Gauge, Count, "siltstone_tables", "Open tables";
+    SSTS, Gauge, Count, "siltstone_ssts", "Live SSTs by level";
+    SST_BYTES, Gauge, Bytes, "siltstone_sst_bytes", "Bytes of live SSTs by level";
+    OBSOLETE_SSTS, Gauge, Count, "siltstone_obsolete_ssts", "SSTs that were replaced and are not deleted yet";
+    DEBT_BYTES, Gauge, Bytes, "siltstone_compaction_debt_bytes", "Bytes of level 0 in windows that are due for compaction";
+    JOBS_RUNNING, Gauge, Count, "siltstone_jobs_running", "Compaction jobs running";
+    JOBS_STARTED, Counter, Count, "siltstone_jobs_started_total", "Compaction jobs recorded";
+    JOBS_COMMITTED, Counter, Count, "siltstone_jobs_committed_total", "Compaction jobs committed";
+    JOBS_FAILED, Counter, Count, "siltstone_jobs_failed_total", "Compaction jobs that failed, by reason";
+    FALLBACKS, Counter, Count, "siltstone_compaction_fallbacks_total", "Jobs that fell back from remote to local compaction, by reason";
+    COMPACTION_READ, Counter, Bytes, "siltstone_compaction_read_bytes_total", "Bytes that committed jobs read";
+    COMPACTION_WRITTEN, Counter, Bytes, "siltstone_compaction_written_bytes_total", "Bytes that committed jobs wrote";
+    ROWS_DROPPED, Counter, Count, "siltstone_compaction_rows_dropped_total", "Rows that committed jobs dropped, by cause";
+    SSTS_QUARANTINED, Gauge, Count, "siltstone_ssts_quarantined", "SSTs that are left alone because a job with them failed";
+    SSTS_DELETED, Counter, Count, "siltstone_ssts_deleted_total", "Objects of obsolete SSTs that were deleted";
+    STORE_REQUESTS, Counter, Count, "siltstone_store_requests_total", "Requests to the object store, by operation and outcome";
+    STORE_RETRIES, Counter, Count, "siltstone_store_retries_total", "Of these, second and later attempts, by operation";
+    STORE_READ, Counter, Bytes, "siltstone_store_read_bytes_total", "Bytes of objects read from the store";
+    STORE_WRITTEN, Counter, Bytes, "siltstone_store_written_bytes_total", "Bytes of objects sent to the store";
+    STORE_WAITS, Counter, Count, "siltstone_store_limit_waits_total", "Requests that waited for the limits of requests or bandwidth";
+    STORE_WAIT_MS, Counter, Milliseconds, "siltstone_store_limit_wait_milliseconds_total", "How long they waited";
+}
+
+/// Names and values.
+type Labels = Vec<(&'static str, String)>;
+
+/// The value of one metric, of an engine called `engine` in the labels.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) metric: &'static Metric,
+    /// Besides `engine`.
+    pub(crate) labels: Labels,
+    pub(crate) value: u64,
+}
+
+/// Tells a recorder what has changed.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    engine: String,
+    /// Counters as they were told last, by name and labels.
+    told: BTreeMap<(&'static str, Labels), u64>,
+}
+
+impl Publisher {
+    /// For an engine of this name.
+    pub(crate) fn new(engine: &str) -> Self {
+        Self {
+            engine: engine.to_owned(),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Describes all metrics, and tells the recorder of this thread, or else that of the process, their values.
+    pub(crate) fn publish(&mut self, samples: Vec<Sample>) {
+        describe();
+        for sample in samples {
+            let Metric { name, kind, .. } = sample.metric;
+            let mut labels = vec![Label::new("engine", self.engine.clone())];
+            labels.extend(
+                sample
+                    .labels
+                    .iter()
+                    .map(|(key, value)| Label::new(*key, value.clone())),
+            );
+            match kind {
+                Kind::Gauge => ::metrics::gauge!(*name, labels).set(sample.value as f64),
+                Kind::Counter => {
+                    let told = self.told.entry((name, sample.labels)).or_default();
+                    let since = sample.value.saturating_sub(*told);
+                    ::metrics::counter!(*name, labels).increment(since);
+                    *told = sample.value.max(*told);
+                }
+            }
+        }
+    }
+}
+
+fn describe() {
+    for metric in ALL {
+        let Metric {
+            name, unit, help, ..
+        } = metric;
+        match metric.kind {
+            Kind::Counter => ::metrics::describe_counter!(*name, *unit, *help),
+            Kind::Gauge => ::metrics::describe_gauge!(*name, *unit, *help),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_tell_their_kind() {
+        let names: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for metric in ALL {
+            let counts = metric.name.ends_with("_total");
+            assert_eq!(counts, metric.kind == Kind::Counter, "{metric:?}");
+            let has_bytes = metric.name.contains("bytes");
+            assert_eq!(has_bytes, metric.unit == Unit::Bytes, "{metric:?}");
+        }
+    }
+}
