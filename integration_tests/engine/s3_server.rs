@@ -1,7 +1,7 @@
 //! An S3 server inside the test process: the crate `s3s-fs` on a free port, over a folder. It checks
 //! before it acts, so that two creators of one object could both win; a lock makes the two one step. A flaky
 //! one answers every seventh request by an error: in turns without having done anything, and although it
-//! has.
+//! has. It also leaves the quotes of ETags out, as some servers do.
 
 use std::{
     net::SocketAddr,
@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use hyper::{Method, server::conn::http1, service::service_fn};
+use hyper::{Method, header::ETAG, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use s3s::{
     auth::SimpleAuth,
@@ -71,7 +71,12 @@ async fn accept(listener: TcpListener, service: S3Service, fails_every: u64) {
                 } else {
                     Some(lock.write().await)
                 };
-                let answer = hyper::service::Service::call(&service, request).await;
+                let mut answer = hyper::service::Service::call(&service, request).await;
+                if let Ok(answer) = &mut answer
+                    && fails_every < u64::MAX
+                {
+                    unquote(answer);
+                }
                 if fails { Ok(unavailable()) } else { answer }
             }
         });
@@ -82,6 +87,13 @@ async fn accept(listener: TcpListener, service: S3Service, fails_every: u64) {
                 .ok();
         });
     }
+}
+
+fn unquote(answer: &mut hyper::Response<s3s::Body>) {
+    let headers = answer.headers_mut();
+    let etag = headers.get(ETAG).and_then(|etag| etag.to_str().ok());
+    let bare = etag.map(|etag| etag.trim_matches('"').parse().unwrap());
+    bare.map(|bare| headers.insert(ETAG, bare));
 }
 
 fn unavailable() -> hyper::Response<s3s::Body> {

@@ -1,5 +1,8 @@
 //! An object store whose every request passes the [`Limits`]. What a request costs is what the network
 //! sees: a range that was fetched, a part that was sent, a page-wise listing, a bulk deletion.
+//!
+//! ETags are never compared here: creates ask for "no object", not for a version, and the ETag of a part goes
+//! back to the store as it came.
 
 use std::{
     collections::BTreeMap,

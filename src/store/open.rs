@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
-use object_store::RetryConfig;
+use object_store::{ClientConfigKey, RetryConfig};
 use object_store::{memory::InMemory, path::Path};
 use url::Url;
 
@@ -51,11 +51,11 @@ impl Store {
             "file" => (local::open(&parsed)?, true),
             "memory" => (memory(url), true),
             #[cfg(feature = "s3")]
-            "s3" => (open_s3(&parsed)?, false),
+            "s3" => (open_s3(&parsed, config)?, false),
             #[cfg(feature = "gs")]
-            "gs" => (open_gs(&parsed)?, false),
+            "gs" => (open_gs(&parsed, config)?, false),
             #[cfg(feature = "az")]
-            "az" => (open_az(&parsed)?, false),
+            "az" => (open_az(&parsed, config)?, false),
             scheme => {
                 return Err(Error::invalid(format!(
                     "store url {url:?}: scheme {scheme:?} is not one of {}",
@@ -77,6 +77,14 @@ impl Store {
     /// # Errors
     /// As for [`Self::open`]; `NotFound` for a local directory that is missing.
     pub fn open_existing(url: &str) -> Result<Self> {
+        Self::open_existing_with(url, &StoreConfig::default())
+    }
+
+    /// The same, with other limits than the default ones.
+    ///
+    /// # Errors
+    /// As for [`Self::open_existing`].
+    pub fn open_existing_with(url: &str, config: &StoreConfig) -> Result<Self> {
         let parsed = Url::parse(url).ok().filter(|url| url.scheme() == "file");
         if let Some(root) = parsed.and_then(|url| url.to_file_path().ok())
             && !root.is_dir()
@@ -85,7 +93,7 @@ impl Store {
                 "store url {url:?}: there is no such directory on this machine"
             )));
         }
-        Self::open(url)
+        Self::open_with(url, config)
     }
 }
 
@@ -111,6 +119,12 @@ fn no_retries() -> RetryConfig {
     }
 }
 
+/// The client's own time-out, a little above ours: ours decides, and is counted.
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+fn client_timeout(config: &StoreConfig) -> String {
+    format!("{}ms", config.request_timeout.0.saturating_add(5_000))
+}
+
 #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
 fn remote<S>(objects: S, url: &Url) -> Result<Backend>
 where
@@ -127,27 +141,33 @@ where
 }
 
 #[cfg(feature = "s3")]
-fn open_s3(url: &Url) -> Result<Backend> {
+fn open_s3(url: &Url, config: &StoreConfig) -> Result<Backend> {
+    let timeout = object_store::aws::AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
     let builder = object_store::aws::AmazonS3Builder::from_env()
         .with_url(url.as_str())
+        .with_config(timeout, client_timeout(config))
         .with_retry(no_retries());
     let objects = builder.build();
     remote(objects.map_err(|error| unusable(url.as_str(), error))?, url)
 }
 
 #[cfg(feature = "gs")]
-fn open_gs(url: &Url) -> Result<Backend> {
+fn open_gs(url: &Url, config: &StoreConfig) -> Result<Backend> {
+    let timeout = object_store::gcp::GoogleConfigKey::Client(ClientConfigKey::Timeout);
     let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env()
         .with_url(url.as_str())
+        .with_config(timeout, client_timeout(config))
         .with_retry(no_retries());
     let objects = builder.build();
     remote(objects.map_err(|error| unusable(url.as_str(), error))?, url)
 }
 
 #[cfg(feature = "az")]
-fn open_az(url: &Url) -> Result<Backend> {
+fn open_az(url: &Url, config: &StoreConfig) -> Result<Backend> {
+    let timeout = object_store::azure::AzureConfigKey::Client(ClientConfigKey::Timeout);
     let builder = object_store::azure::MicrosoftAzureBuilder::from_env()
         .with_url(url.as_str())
+        .with_config(timeout, client_timeout(config))
         .with_retry(no_retries());
     let objects = builder.build();
     remote(objects.map_err(|error| unusable(url.as_str(), error))?, url)
