@@ -74,8 +74,7 @@ pub async fn write_result(
 /// Deletes the results of a job that has ended. Those of a running job are its memory: never call this
 /// before the job has left the manifest.
 pub async fn delete_results(store: &Store, table: TableId, job: JobId) -> Result<()> {
-    for object in store.list(&layout::results(table, job)).await? {
-        store.delete(&object.name).await?;
-    }
-    Ok(())
+    let objects = store.list(&layout::results(table, job)).await?;
+    let names: Vec<String> = objects.into_iter().map(|object| object.name).collect();
+    store.delete_all(&names).await.into_iter().collect()
 }

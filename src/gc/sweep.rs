@@ -1,4 +1,4 @@
-//! Deletes what the decision names, one object after the other, and says so in the manifest.
+//! Deletes what the decision names, and says so in the manifest.
 
 use super::candidates;
 use crate::{
@@ -21,10 +21,14 @@ pub async fn sweep_obsolete(
 ) -> Result<usize> {
     let candidates =
         candidates::obsolete(&manifest.version(), &manifest.pinned(), grace_ms, now_ms);
+    let names = candidates
+        .iter()
+        .map(|&sst| layout::sst(manifest.table(), sst));
+    let ended = store.delete_all(&names.collect::<Vec<_>>()).await;
     let mut deleted = Vec::with_capacity(candidates.len());
     let mut failure = Ok(());
-    for sst in candidates {
-        match store.delete(&layout::sst(manifest.table(), sst)).await {
+    for (sst, ended) in candidates.into_iter().zip(ended) {
+        match ended {
             Ok(()) => deleted.push(sst),
             Err(error) => failure = failure.and(Err(error)),
         }
@@ -52,8 +56,8 @@ pub async fn sweep_obsolete(
 /// The first error of the store; call again.
 pub async fn delete_table(store: &Store, table: TableId) -> Result<usize> {
     let objects = store.list(&layout::table(table)).await?;
-    for object in &objects {
-        store.delete(&object.name).await?;
-    }
-    Ok(objects.len())
+    let count = objects.len();
+    let names: Vec<String> = objects.into_iter().map(|object| object.name).collect();
+    let ended: Result<()> = store.delete_all(&names).await.into_iter().collect();
+    ended.map(|()| count)
 }
