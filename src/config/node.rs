@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Bytes, Faults, Millis, load};
+use super::{Bytes, Faults, Millis, StoreConfig, load};
 use crate::error::Result;
 
 /// Configuration of a compaction node.
@@ -24,6 +24,8 @@ pub struct NodeConfig {
     pub roots: Vec<String>,
     /// On SIGTERM, how long running tasks may take to finish. Default: `"30s"`.
     pub drain_timeout: Millis,
+    /// Requests to each object store.
+    pub store: StoreConfig,
 }
 
 impl Default for NodeConfig {
@@ -35,6 +37,7 @@ impl Default for NodeConfig {
             memory: Bytes::mib(1024),
             roots: Vec::new(),
             drain_timeout: Millis::secs(30),
+            store: StoreConfig::default(),
         }
     }
 }
@@ -64,6 +67,7 @@ impl NodeConfig {
         faults.check(self.id.as_ref().is_none_or(|id| !id.is_empty()), || {
             "id is empty".into()
         });
+        self.store.check(&mut faults);
         faults.into_result()
     }
 }

@@ -63,7 +63,7 @@ impl Node {
     /// `Invalid`, listing the faults of the configuration.
     pub fn new(config: NodeConfig, link: Arc<dyn MetaLink>, env: Env) -> Result<Self> {
         config.validate()?;
-        let stores = Stores::new(&config.roots)?;
+        let stores = Stores::new(&config.roots, config.store.clone())?;
         let host = host_name();
         let id = match &config.id {
             Some(id) => id.clone(),

@@ -8,6 +8,7 @@ use std::{
 use url::Url;
 
 use crate::{
+    config::StoreConfig,
     error::{Error, Result},
     store::Store,
 };
@@ -17,20 +18,22 @@ use crate::{
 pub struct Stores {
     /// Where the node may work; empty for anywhere.
     roots: Vec<Url>,
+    config: StoreConfig,
     opened: Arc<Mutex<HashMap<String, Store>>>,
 }
 
 impl Stores {
-    /// Stores under `roots`, or anywhere when there are none.
+    /// Stores under `roots`, or anywhere when there are none; each is asked as `config` says.
     ///
     /// # Errors
     /// `Invalid`, naming the root that is no URL.
-    pub fn new(roots: &[String]) -> Result<Self> {
+    pub fn new(roots: &[String], config: StoreConfig) -> Result<Self> {
         Ok(Self {
             roots: roots
                 .iter()
                 .map(|root| parse(root))
                 .collect::<Result<_>>()?,
+            config,
             opened: Arc::default(),
         })
     }
@@ -50,8 +53,8 @@ impl Stores {
             return Ok(store.clone());
         }
         self.check(url)?;
-        let owned = url.to_owned();
-        let open = tokio::task::spawn_blocking(move || Store::open_existing(&owned));
+        let (owned, config) = (url.to_owned(), self.config.clone());
+        let open = tokio::task::spawn_blocking(move || Store::open_existing_with(&owned, &config));
         let store = open.await.map_err(|error| {
             Error::internal(format!("open store {url:?}: panicked")).with_source(error)
         })??;
@@ -119,7 +122,7 @@ mod tests {
             let (url, root) = (parse(url).unwrap(), parse(root).unwrap());
             assert_eq!(lies_under(&url, &root), inside, "{url} under {root}");
         }
-        let stores = Stores::new(&["file:///data".into()]).unwrap();
+        let stores = Stores::new(&["file:///data".into()], StoreConfig::default()).unwrap();
         let error = stores.get("file:///etc").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("file:///data"), "{error}");
