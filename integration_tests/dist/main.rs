@@ -9,4 +9,5 @@ mod cluster;
 mod command_line;
 mod crashes;
 mod engine_process;
+mod inspect;
 mod remote;

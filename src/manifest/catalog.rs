@@ -164,7 +164,7 @@ impl Catalog {
     }
 }
 
-fn replay(tables: &mut Tables, record: &Record) -> Result<()> {
+pub(super) fn replay(tables: &mut Tables, record: &Record) -> Result<()> {
     let as_corrupt = |error: Error| {
         Error::corrupt(format!("record {} of the catalog", record.number)).with_source(error)
     };

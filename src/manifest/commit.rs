@@ -276,7 +276,11 @@ impl Writer {
     }
 }
 
-fn replay(table: TableId, version: Option<Version>, record: &Record) -> Result<Option<Version>> {
+pub(super) fn replay(
+    table: TableId,
+    version: Option<Version>,
+    record: &Record,
+) -> Result<Option<Version>> {
     let place = || format!("record {} of the manifest of table {table}", record.number);
     let as_corrupt = |error: Error| Error::corrupt(place()).with_source(error);
     match record.kind {

@@ -2,13 +2,15 @@
 //!
 //! A [`Version`] is the immutable answer at one moment; an [`Edit`] is a change to it; a [`Manifest`]
 //! is the one door through which edits become durable, a numbered log under an epoch. The [`Catalog`]
-//! is the same for the list of tables. [`invariants`] holds what every version must satisfy.
+//! is the same for the list of tables. [`invariants`] holds what every version must satisfy;
+//! [`inspect`] describes what is stored for people.
 
 mod catalog;
 mod codec;
 mod commit;
 mod edit;
 pub mod hidden;
+pub mod inspect;
 pub mod invariants;
 mod pins;
 mod shape;

@@ -26,6 +26,7 @@ mod chunks;
 mod encoding;
 mod filter;
 mod footer;
+pub mod inspect;
 mod reader;
 mod run;
 mod schema;

@@ -1,13 +1,15 @@
 //! The write-ahead log of one engine: every batch written but not yet in an SST, in files on a local
 //! disk, fsynced in groups. Entries of all tables share the files, in the order they were appended.
 //!
-//! [`LocalWal`] is the log; `record` is the format, `replay` reads what an earlier process left behind.
+//! [`LocalWal`] is the log; `record` is the format, `replay` reads what an earlier process left behind,
+//! [`inspect`] describes a segment for people.
 //!
 //! Invariants:
 //! * An entry whose append returned is replayed by every later open, until its table releases it.
 //! * An entry is replayed whole or not at all; one whose append failed may be.
 //! * After a failed write or fsync nothing is appended any more.
 
+pub mod inspect;
 mod local;
 mod record;
 mod replay;

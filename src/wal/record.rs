@@ -96,6 +96,12 @@ pub(super) fn check_segment_header(bytes: &[u8], number: u64) -> Result<SegmentH
     })
 }
 
+/// The number in a segment's header; `None` when `bytes` do not begin with one.
+pub(super) fn segment_number(bytes: &[u8]) -> Option<u64> {
+    let number = bytes.strip_prefix(MAGIC)?.get(4..12)?;
+    Some(u64::from_le_bytes(number.try_into().ok()?))
+}
+
 /// An entry, encoded; what only the writer knows is still to come.
 #[derive(Debug)]
 pub(super) struct Payload {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{Table, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 use siltstone::{
     compaction::remote::TaskState,
@@ -163,9 +163,19 @@ fn print_json(values: Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-fn new_table<const N: usize>(headings: [&str; N]) -> Table {
+/// An empty table with `headings`, in the style that all commands share.
+pub fn new_table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY);
     table.set_header(headings);
     table
+}
+
+/// Has the numbers in these columns end below one another.
+pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! The operator's tool: a demo on real data, and what a meta service knows about nodes and jobs.
+//! The operator's tool: a demo on real data, what a meta service knows about nodes and jobs, and what lies
+//! in a root.
 //!
 //! The hidden commands `meta` and `node` are the services that also come as the binaries
 //! `compaction-meta` and `compaction-node`: with them this one file is a whole cluster, which the demo
@@ -7,6 +8,8 @@
 mod admin;
 mod demo;
 mod flights;
+mod inspect;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -32,6 +35,10 @@ enum Command {
     Nodes(admin::Options),
     /// Lists the compaction jobs that a meta service has.
     Jobs(admin::Options),
+    /// Shows how the tables of a root look: SSTs, levels, windows, amplification.
+    Stats(stats::Options),
+    /// Describes what is stored, object by object, damaged or not.
+    Inspect(inspect::Options),
     /// Runs a meta service, as `compaction-meta` does.
     #[command(hide = true)]
     Meta(meta::Options),
@@ -55,6 +62,8 @@ async fn run(command: Command) -> Result<()> {
         Command::Demo(options) => demo::run(options).await,
         Command::Nodes(options) => admin::nodes(options).await,
         Command::Jobs(options) => admin::jobs(options).await,
+        Command::Stats(options) => stats::run(options).await,
+        Command::Inspect(options) => inspect::run(options).await,
         Command::Meta(options) => meta::run(options).await,
         Command::Node(options) => node::run(options).await,
     }
