@@ -441,7 +441,7 @@ impl ReadLog {
 /// Tables by name, as the catalog has them; and what is wrong with it.
 ///
 /// # Errors
-/// As for [`catalog`].
+/// As for [`catalog()`].
 pub async fn tables(store: &Store) -> Result<(Vec<(String, TableId)>, Vec<String>)> {
     let report = catalog(store).await?;
     let tables = report.tables.iter();

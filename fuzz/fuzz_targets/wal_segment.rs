@@ -1,0 +1,14 @@
+//! Segments of the write-ahead log: any bytes as a segment, and as the payload of a record whose checksum
+//! is right.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use siltstone::wal::inspect;
+
+fuzz_target!(|data: &[u8]| {
+    let report = inspect::segment(data);
+    // Nothing is read twice, or where nothing is.
+    let bytes: u64 = report.records.iter().map(|record| record.bytes).sum();
+    assert!(bytes <= data.len() as u64);
+    let _ = inspect::payload(data);
+});
