@@ -17,3 +17,4 @@ mod semantics;
 mod snapshots;
 mod stats;
 mod stores;
+mod windows;
