@@ -96,6 +96,13 @@ impl Backoff {
     }
 }
 
+/// A moment, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    unix_ms: u64,
+    monotonic: Duration,
+}
+
 /// A clock and a source of randomness. Cheap to clone.
 #[derive(Clone)]
 pub struct Env {
@@ -136,6 +143,22 @@ impl Env {
     /// Time since some fixed moment of this process.
     pub fn monotonic(&self) -> Duration {
         self.clock.monotonic()
+    }
+
+    /// This moment.
+    pub fn moment(&self) -> Moment {
+        Moment {
+            unix_ms: self.unix_ms(),
+            monotonic: self.monotonic(),
+        }
+    }
+
+    /// Time since `moment`, by the clock that moved more: one of them may stand still while the machine
+    /// sleeps, the other may be set back.
+    pub fn since(&self, moment: Moment) -> Duration {
+        let wall = self.unix_ms().saturating_sub(moment.unix_ms);
+        let monotonic = self.monotonic().saturating_sub(moment.monotonic);
+        monotonic.max(Duration::from_millis(wall))
     }
 
     /// 128 random bits.

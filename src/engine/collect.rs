@@ -85,7 +85,7 @@ pub(super) async fn delete_dropped(
 /// Deletes tables that were dropped, or never finished being created, by an engine before.
 async fn delete_unknown_tables(engine: &EngineInner) -> Result<()> {
     let unknown = {
-        let mut catalog = engine.catalog.lock().await;
+        let catalog = engine.catalog.lock().await;
         let folders = engine.store.list_folders(layout::TABLES).await?;
         // In this order: a table that a newer engine creates comes after its claim, so if there is no claim
         // yet, none of the folders listed is such a table. Ids never come back.

@@ -112,7 +112,7 @@ impl EngineBuilder {
             WalMode::None => None,
             WalMode::Local => Some(LocalWal::lock(&wal_dir(&self.config, &store)?).await?),
         };
-        let catalog = Catalog::open(&store, self.env.clone()).await?;
+        let catalog = Catalog::open(&store, self.env.clone(), Default::default()).await?;
         let cancel = CancellationToken::new();
         let opened = open_tables(&store, &catalog, &self.env, &cancel).await?;
         let wal = match lock {

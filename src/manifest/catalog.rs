@@ -1,32 +1,49 @@
-//! The catalog: which tables exist. Its epoch is the engine's: who claims it fences the engine before.
+//! The catalog: which tables exist, and which WAL their newest rows are in. Its epoch is the engine's: who
+//! claims it fences the engine before.
+//!
+//! Rows that were not flushed when an engine ended are in its WAL only. So the claim names the engine's
+//! WAL, a clean close says that nothing is left in it, and a claim under another WAL is refused in between.
 
-use bytes::Bytes;
-
-use super::codec::{self, CatalogEdit, Tables};
+use super::codec::{self, CatalogEdit, CatalogState};
 use crate::{
     clock::Env,
     error::{Error, ErrorKind, Result},
     store::{
         Store, layout,
-        log::{Log, LogWriter, Record, RecordKind},
+        log::{Log, LogSettings, LogWriter, Record, RecordKind},
     },
     types::{Epoch, TableId},
 };
 
-/// Edits after which a snapshot is written.
-const EDITS_PER_SNAPSHOT: u64 = 64;
 /// How often a commit that meets foreign records is decided anew.
 const RELOADS_MAX: u32 = 16;
+
+/// Which WAL an engine writes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WalIdentity {
+    /// What kind of WAL it is, as `wal.mode` has it: `local`, `object_store` or `none`.
+    pub mode: String,
+    /// Tells it from all others of its kind.
+    pub id: String,
+    /// Where it is, for people.
+    pub place: String,
+}
+
+impl WalIdentity {
+    /// The mode of engines without a WAL.
+    pub const NONE: &str = "none";
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.mode == other.mode && self.id == other.id
+    }
+}
 
 /// The list of tables, open for writing. One change at a time (`&mut self`).
 #[derive(Debug)]
 pub struct Catalog {
     env: Env,
     writer: LogWriter,
-    reader: Log,
-    tables: Tables,
-    applied: u64,
-    edits_since_snapshot: u64,
+    state: CatalogState,
 }
 
 impl Catalog {
@@ -36,26 +53,53 @@ impl Catalog {
     }
 
     /// Opens the catalog for writing, creating it when there is none; an engine that has it open is
-    /// fenced.
+    /// fenced. The engine's newest rows will be in `wal`.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the object. `Invalid`, before anybody is fenced, when rows of the engine before may
+    /// be in another WAL only.
+    pub async fn open(
+        store: &Store,
+        settings: impl Into<LogSettings>,
+        wal: WalIdentity,
+    ) -> Result<Self> {
+        Self::claim(store, settings.into(), wal, check_wal).await
+    }
+
+    /// As [`Catalog::open`], but rows that are only in another WAL are given up.
     ///
     /// # Errors
     /// `Corrupt`, naming the object.
-    pub async fn open(store: &Store, env: Env) -> Result<Self> {
-        let reader = Log::new(store.clone(), layout::CATALOG);
-        let (writer, records) = LogWriter::open(reader.clone(), || env.random()).await?;
-        let mut tables = Tables::new();
-        for record in &records {
-            replay(&mut tables, record)?;
-        }
-        let applied = writer.last();
-        Ok(Self {
-            env,
-            writer,
-            reader,
-            tables,
-            applied,
-            edits_since_snapshot: records.len() as u64,
-        })
+    pub async fn open_abandoning(
+        store: &Store,
+        settings: impl Into<LogSettings>,
+        wal: WalIdentity,
+    ) -> Result<Self> {
+        Self::claim(store, settings.into(), wal, |_, _| Ok(())).await
+    }
+
+    async fn claim(
+        store: &Store,
+        settings: LogSettings,
+        wal: WalIdentity,
+        check: impl Fn(&CatalogState, &WalIdentity) -> Result<()>,
+    ) -> Result<Self> {
+        let env = settings.env.clone();
+        let log = Log::new(store.clone(), layout::CATALOG, settings);
+        let mut state = CatalogState::default();
+        let claim = |records: &[Record]| {
+            state = CatalogState::default();
+            for record in records {
+                replay(&mut state, record)?;
+            }
+            check(&state, &wal)?;
+            Ok(codec::encode_catalog_claim(&wal))
+        };
+        let (writer, _) = LogWriter::open_with(log, || env.random(), claim).await?;
+        state.claim(wal);
+        let mut catalog = Self { env, writer, state };
+        catalog.maintain().await;
+        Ok(catalog)
     }
 
     /// The engine's epoch.
@@ -65,7 +109,8 @@ impl Catalog {
 
     /// All tables, by name.
     pub fn tables(&self) -> impl Iterator<Item = (&str, TableId)> {
-        self.tables.iter().map(|(name, id)| (name.as_str(), *id))
+        let tables = self.state.tables.iter();
+        tables.map(|(name, id)| (name.as_str(), *id))
     }
 
     /// Adds a table, whose manifest exists already. Nothing is changed when it is there.
@@ -77,7 +122,7 @@ impl Catalog {
             created: vec![(name.to_owned(), table)],
             ..CatalogEdit::default()
         };
-        self.commit(edit, |tables| match tables.get(name) {
+        self.commit(edit, |state| match state.tables.get(name) {
             None => Ok(true),
             Some(&id) if id == table => Ok(false),
             Some(_) => Err(Error::conflict(format!("table {name:?} exists already"))),
@@ -91,44 +136,52 @@ impl Catalog {
             dropped: vec![table],
             ..CatalogEdit::default()
         };
-        self.commit(edit, |tables| Ok(tables.values().any(|&id| id == table)))
-            .await
+        self.commit(edit, |state| {
+            Ok(state.tables.values().any(|&id| id == table))
+        })
+        .await
+    }
+
+    /// Records that every row is in SSTs, so that the next engine may have another WAL. For an engine that
+    /// writes no more.
+    pub async fn mark_wal_clean(&mut self) -> Result<()> {
+        let edit = CatalogEdit {
+            is_wal_clean: true,
+            ..CatalogEdit::default()
+        };
+        self.commit(edit, |state| Ok(!state.is_wal_clean)).await
     }
 
     /// Checks that no newer engine has taken over so far.
     ///
     /// # Errors
     /// `Fenced` when one has.
-    pub async fn check_leads(&mut self) -> Result<()> {
-        let ours = self.writer.epoch();
-        for record in self.reader.read_after(self.applied).await? {
-            if record.epoch > ours {
-                let theirs = record.epoch;
-                return Err(Error::fenced(format!(
-                    "the catalog was taken over with epoch {theirs}; ours is {ours}"
-                )));
-            }
-        }
-        Ok(())
+    pub async fn check_leads(&self) -> Result<()> {
+        let leads = self.writer.check_leads().await;
+        leads.map_err(|error| error.context("catalog"))
     }
 
     async fn commit(
         &mut self,
         edit: CatalogEdit,
-        is_needed: impl Fn(&Tables) -> Result<bool>,
+        is_needed: impl Fn(&CatalogState) -> Result<bool>,
     ) -> Result<()> {
         for _ in 0..RELOADS_MAX {
-            if !is_needed(&self.tables)? {
+            if !is_needed(&self.state)? {
                 return Ok(());
             }
-            let body = codec::encode_catalog_edit(&edit);
-            match self.append(RecordKind::Edit, body).await {
-                Ok(()) => {
-                    apply(&mut self.tables, &edit);
-                    self.snapshot_if_due().await;
+            let (body, attempt) = (codec::encode_catalog_edit(&edit), self.env.random());
+            match self.writer.append(RecordKind::Edit, body, attempt).await {
+                Ok(_) => {
+                    self.state.apply(&edit);
+                    self.maintain().await;
                     return Ok(());
                 }
-                Err(error) if error.kind() == ErrorKind::Conflict => self.reload().await?,
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    for record in self.writer.catch_up().await? {
+                        replay(&mut self.state, &record)?;
+                    }
+                }
                 Err(error) => return Err(error.context("catalog")),
             }
         }
@@ -137,51 +190,58 @@ impl Catalog {
         ))
     }
 
-    async fn append(&mut self, kind: RecordKind, body: Bytes) -> Result<()> {
-        self.applied = self.writer.append(kind, body, self.env.random()).await?;
-        self.edits_since_snapshot += 1;
-        Ok(())
-    }
-
-    async fn snapshot_if_due(&mut self) {
-        if self.edits_since_snapshot < EDITS_PER_SNAPSHOT {
-            return;
+    /// Shortens what the next open must read, and removes what none reads.
+    async fn maintain(&mut self) {
+        if self.writer.is_snapshot_due() {
+            let (body, attempt) = (codec::encode_catalog(&self.state), self.env.random());
+            let written = self.writer.append(RecordKind::Snapshot, body, attempt);
+            if let Err(error) = written.await {
+                tracing::warn!(%error, "catalog snapshot was not written");
+                self.writer.snapshot_failed();
+            }
         }
-        let body = codec::encode_tables(&self.tables);
-        match self.append(RecordKind::Snapshot, body).await {
-            Ok(()) => self.edits_since_snapshot = 0,
-            Err(error) => tracing::warn!(%error, "catalog snapshot was not written"),
-        }
+        self.writer.trim().await;
     }
+}
 
-    async fn reload(&mut self) -> Result<()> {
-        for record in self.reader.read_after(self.applied).await? {
-            replay(&mut self.tables, &record)?;
-            self.applied = record.number;
-            self.writer.skip_to(record.number);
+/// Whether an engine that writes to `wal` may take over.
+fn check_wal(state: &CatalogState, wal: &WalIdentity) -> Result<()> {
+    let Some(before) = &state.wal else {
+        return Ok(());
+    };
+    if state.is_wal_clean || before.is_same(wal) || before.mode == WalIdentity::NONE {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "rows may be only in the wal of the engine before, {before}, and this one is configured for {wal}: \
+         open the root once with the wal it had, flush every table, and close it; or give those rows up \
+         with EngineBuilder::abandon_wal"
+    )))
+}
+
+impl std::fmt::Display for WalIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { mode, id, place } = self;
+        write!(f, "mode {mode:?}")?;
+        if !place.is_empty() {
+            write!(f, " at {place:?}")?;
+        }
+        if !id.is_empty() && id != place {
+            write!(f, " (id {id})")?;
         }
         Ok(())
     }
 }
 
-pub(super) fn replay(tables: &mut Tables, record: &Record) -> Result<()> {
+pub(super) fn replay(state: &mut CatalogState, record: &Record) -> Result<()> {
     let as_corrupt = |error: Error| {
         Error::corrupt(format!("record {} of the catalog", record.number)).with_source(error)
     };
+    let body = record.body.clone();
     match record.kind {
-        RecordKind::Claim => {}
-        RecordKind::Snapshot => {
-            *tables = codec::decode_tables(record.body.clone()).map_err(as_corrupt)?
-        }
-        RecordKind::Edit => {
-            let edit = codec::decode_catalog_edit(record.body.clone()).map_err(as_corrupt)?;
-            apply(tables, &edit);
-        }
+        RecordKind::Claim => state.claim(codec::decode_catalog_claim(body).map_err(as_corrupt)?),
+        RecordKind::Snapshot => *state = codec::decode_catalog(body).map_err(as_corrupt)?,
+        RecordKind::Edit => state.apply(&codec::decode_catalog_edit(body).map_err(as_corrupt)?),
     }
     Ok(())
-}
-
-fn apply(tables: &mut Tables, edit: &CatalogEdit) {
-    tables.retain(|_, id| !edit.dropped.contains(id));
-    tables.extend(edit.created.iter().cloned());
 }

@@ -1,6 +1,8 @@
-//! Bodies of manifest and catalog records, as protobuf (`manifest.proto`).
+//! Bodies of manifest records, as protobuf (`manifest.proto`); `catalog` has those of the catalog.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod catalog;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -11,7 +13,12 @@ use super::{
 use crate::{
     error::Result,
     proto::{self as pb, convert_required, level, required, stored_id},
-    types::{JobId, Seq, SstId, SstMeta, TableId, TableSchema, Window},
+    types::{JobId, Seq, SstId, SstMeta, TableSchema, Window},
+};
+
+pub(super) use catalog::{
+    CatalogEdit, CatalogState, decode_catalog, decode_catalog_claim, decode_catalog_edit,
+    encode_catalog, encode_catalog_claim, encode_catalog_edit,
 };
 
 pub(super) fn encode_edit(edit: &Edit) -> Bytes {
@@ -108,57 +115,6 @@ pub(super) fn decode_version(body: Bytes) -> Result<Version> {
             .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
     }
     Ok(version)
-}
-
-/// Tables by name, as the catalog keeps them.
-pub(super) type Tables = BTreeMap<String, TableId>;
-
-/// A change to the catalog.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CatalogEdit {
-    pub(super) created: Vec<(String, TableId)>,
-    pub(super) dropped: Vec<TableId>,
-}
-
-pub(super) fn encode_catalog_edit(edit: &CatalogEdit) -> Bytes {
-    let created = edit.created.iter();
-    pb::encode(&pb::CatalogEdit {
-        created: created.map(|(name, id)| catalog_table(name, *id)).collect(),
-        dropped: edit.dropped.iter().map(TableId::to_string).collect(),
-    })
-}
-
-pub(super) fn decode_catalog_edit(body: Bytes) -> Result<CatalogEdit> {
-    let edit: pb::CatalogEdit = pb::decode(body, "catalog edit")?;
-    let created = edit.created.into_iter();
-    Ok(CatalogEdit {
-        created: created
-            .map(|table| Ok((table.name, stored_id(&table.id)?)))
-            .collect::<Result<_>>()?,
-        dropped: ids(&edit.dropped)?,
-    })
-}
-
-pub(super) fn encode_tables(tables: &Tables) -> Bytes {
-    let tables = tables.iter();
-    pb::encode(&pb::CatalogSnapshot {
-        tables: tables.map(|(name, id)| catalog_table(name, *id)).collect(),
-    })
-}
-
-pub(super) fn decode_tables(body: Bytes) -> Result<Tables> {
-    let snapshot: pb::CatalogSnapshot = pb::decode(body, "catalog snapshot")?;
-    let tables = snapshot.tables.into_iter();
-    tables
-        .map(|table| Ok((table.name, stored_id(&table.id)?)))
-        .collect()
-}
-
-fn catalog_table(name: &str, id: TableId) -> pb::CatalogTable {
-    pb::CatalogTable {
-        id: id.to_string(),
-        name: name.to_owned(),
-    }
 }
 
 impl From<&JobRecord> for pb::JobRecord {

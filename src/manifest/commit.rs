@@ -18,13 +18,11 @@ use crate::{
     error::{Error, ErrorKind, Result},
     store::{
         Store, layout,
-        log::{Log, LogWriter, Record, RecordKind},
+        log::{Log, LogSettings, LogWriter, Record, RecordKind},
     },
     types::{Epoch, Seq, TableId, TableSchema},
 };
 
-/// Edits after which a snapshot is written.
-const EDITS_PER_SNAPSHOT: u64 = 64;
 /// How often a commit that meets foreign records is decided anew.
 const RELOADS_MAX: u32 = 16;
 
@@ -33,8 +31,8 @@ const RELOADS_MAX: u32 = 16;
 pub struct Manifest {
     table: TableId,
     env: Env,
-    /// The log, and how many records the current version covers. One commit at a time.
-    writer: tokio::sync::Mutex<Writer>,
+    /// The log; the current version covers all its records. One commit at a time.
+    writer: tokio::sync::Mutex<LogWriter>,
     /// The current version; written by the commit that holds `writer`.
     current: watch::Sender<Arc<Version>>,
     /// Versions before the current one that were published, as far as somebody still holds them.
@@ -43,15 +41,6 @@ pub struct Manifest {
     read_points: Arc<ReadPoints>,
     /// Why no commit can succeed any more.
     fenced: watch::Sender<Option<Error>>,
-}
-
-#[derive(Debug)]
-struct Writer {
-    log: LogWriter,
-    reader: Log,
-    /// Number of the last record that is part of the current version.
-    applied: u64,
-    edits_since_snapshot: u64,
 }
 
 impl Manifest {
@@ -64,16 +53,18 @@ impl Manifest {
         table: TableId,
         epoch: Epoch,
         schema: TableSchema,
-        env: Env,
+        settings: impl Into<LogSettings>,
     ) -> Result<Self> {
-        let log = Log::new(store.clone(), layout::manifest(table));
-        let (writer, records) = LogWriter::open_at(log.clone(), epoch, || env.random()).await?;
+        let settings = settings.into();
+        let env = settings.env.clone();
+        let log = Log::new(store.clone(), layout::manifest(table), settings);
+        let (writer, records) = LogWriter::open_at(log, epoch, || env.random()).await?;
         if !records.is_empty() {
             return Err(Error::conflict(format!(
                 "table {table} has a manifest already"
             )));
         }
-        let manifest = Self::with(table, env, Version::new(schema.clone()), writer, log);
+        let manifest = Self::with(table, env, Version::new(schema.clone()), writer);
         manifest
             .commit(|_| {
                 Ok(Some(Edit {
@@ -89,9 +80,16 @@ impl Manifest {
     ///
     /// # Errors
     /// `NotFound` when there is none; `Corrupt`, naming the object; `Fenced` when a newer engine has it.
-    pub async fn open(store: &Store, table: TableId, epoch: Epoch, env: Env) -> Result<Self> {
-        let log = Log::new(store.clone(), layout::manifest(table));
-        let (writer, records) = LogWriter::open_at(log.clone(), epoch, || env.random()).await?;
+    pub async fn open(
+        store: &Store,
+        table: TableId,
+        epoch: Epoch,
+        settings: impl Into<LogSettings>,
+    ) -> Result<Self> {
+        let settings = settings.into();
+        let env = settings.env.clone();
+        let log = Log::new(store.clone(), layout::manifest(table), settings);
+        let (writer, records) = LogWriter::open_at(log, epoch, || env.random()).await?;
         let mut version = None;
         for record in &records {
             version = replay(table, version, record)?;
@@ -101,19 +99,15 @@ impl Manifest {
         invariants::check(&version).map_err(|error| {
             Error::corrupt(format!("manifest of table {table}")).with_source(error)
         })?;
-        let manifest = Self::with(table, env, version, writer, log);
-        manifest.writer.lock().await.edits_since_snapshot = records.len() as u64;
+        let manifest = Self::with(table, env, version, writer);
+        // A table that is opened again and again, and never changed, gets longer too.
+        let mut writer = manifest.writer.lock().await;
+        manifest.maintain(&mut writer).await;
+        drop(writer);
         Ok(manifest)
     }
 
-    fn with(table: TableId, env: Env, version: Version, log: LogWriter, reader: Log) -> Self {
-        let applied = log.last();
-        let writer = Writer {
-            log,
-            reader,
-            applied,
-            edits_since_snapshot: 0,
-        };
+    fn with(table: TableId, env: Env, version: Version, writer: LogWriter) -> Self {
         Self {
             table,
             env,
@@ -186,14 +180,15 @@ impl Manifest {
             edit.at_ms = self.env.unix_ms();
             let next = version.apply(&edit)?;
             invariants::check(&next)?;
+            let body = codec::encode_edit(&edit);
             match writer
-                .append(RecordKind::Edit, codec::encode_edit(&edit), &self.env)
+                .append(RecordKind::Edit, body, self.env.random())
                 .await
             {
-                Ok(()) => {
+                Ok(_) => {
                     let next = Arc::new(next);
                     self.publish(next.clone());
-                    writer.snapshot_if_due(&next, &self.env).await;
+                    self.maintain(&mut writer).await;
                     return Ok(next);
                 }
                 Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -209,16 +204,39 @@ impl Manifest {
     }
 
     /// Applies the records that stand after the current version.
-    async fn reload(&self, writer: &mut Writer) -> Result<()> {
+    async fn reload(&self, writer: &mut LogWriter) -> Result<()> {
         let mut version = Some(self.version().as_ref().clone());
-        for record in writer.reader.read_after(writer.applied).await? {
+        let records = writer.catch_up().await;
+        for record in records.map_err(|error| self.refused(error))? {
             version = replay(self.table, version, &record)?;
-            writer.applied = record.number;
-            writer.log.skip_to(record.number);
         }
         if let Some(version) = version {
             self.publish(Arc::new(version));
         }
+        Ok(())
+    }
+
+    /// Shortens what the next open must read, and removes what none reads. A failure is no harm: later
+    /// edits try again.
+    async fn maintain(&self, writer: &mut LogWriter) {
+        if writer.is_snapshot_due()
+            && let Err(error) = self.write_snapshot(writer).await
+        {
+            tracing::warn!(table = %self.table, %error, "manifest snapshot was not written");
+            writer.snapshot_failed();
+        }
+        writer.trim().await;
+    }
+
+    async fn write_snapshot(&self, writer: &mut LogWriter) -> Result<()> {
+        let version = self.version();
+        // Of a large table this takes a while.
+        let encoding = tokio::task::spawn_blocking(move || codec::encode_version(&version));
+        let body = encoding
+            .await
+            .map_err(|error| Error::internal("manifest encoding panicked").with_source(error))?;
+        let attempt = self.env.random();
+        writer.append(RecordKind::Snapshot, body, attempt).await?;
         Ok(())
     }
 
@@ -250,28 +268,6 @@ impl Manifest {
             }
             // The sender lives in `self`, so waiting cannot fail.
             let _ = fenced.changed().await;
-        }
-    }
-}
-
-impl Writer {
-    async fn append(&mut self, kind: RecordKind, body: bytes::Bytes, env: &Env) -> Result<()> {
-        self.applied = self.log.append(kind, body, env.random()).await?;
-        self.edits_since_snapshot += 1;
-        Ok(())
-    }
-
-    /// Shortens what the next open must read. A failure is no harm: the next edit tries again.
-    async fn snapshot_if_due(&mut self, version: &Version, env: &Env) {
-        if self.edits_since_snapshot < EDITS_PER_SNAPSHOT {
-            return;
-        }
-        match self
-            .append(RecordKind::Snapshot, codec::encode_version(version), env)
-            .await
-        {
-            Ok(()) => self.edits_since_snapshot = 0,
-            Err(error) => tracing::warn!(%error, "manifest snapshot was not written"),
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! 1. Every record of the log is read by itself; one that is missing or damaged is reported.
 //! 2. What they add up to is worked out as at open, from the newest snapshot that can be read on; a record
-//!    that does not fit is reported and left out.
+//!    that does not fit is reported and left out. What precedes that snapshot may have been removed, in part
+//!    or whole.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     Edit, Shape, Version, catalog, codec,
-    codec::{CatalogEdit, Tables},
+    codec::{CatalogEdit, CatalogState},
     commit, invariants,
 };
 use crate::{
@@ -142,12 +143,15 @@ pub struct JobLine {
 pub async fn catalog(store: &Store) -> Result<CatalogReport> {
     let log = ReadLog::read(store, layout::CATALOG).await?;
     let mut report = CatalogReport::default();
-    let mut tables = Tables::new();
+    let mut state = CatalogState::default();
     for (at, entry) in log.entries.iter().enumerate() {
         let summary = entry.record.as_ref().map(|record| match record.kind {
-            RecordKind::Claim => "an engine took over".into(),
-            RecordKind::Snapshot => match codec::decode_tables(record.body.clone()) {
-                Ok(tables) => format!("{} tables", tables.len()),
+            RecordKind::Claim => match codec::decode_catalog_claim(record.body.clone()) {
+                Ok(wal) => format!("an engine took over, with the wal of {wal}"),
+                Err(error) => error.to_string(),
+            },
+            RecordKind::Snapshot => match codec::decode_catalog(record.body.clone()) {
+                Ok(state) => format!("{} tables", state.tables.len()),
                 Err(error) => error.to_string(),
             },
             RecordKind::Edit => match codec::decode_catalog_edit(record.body.clone()) {
@@ -158,12 +162,12 @@ pub async fn catalog(store: &Store) -> Result<CatalogReport> {
         report.log.push(entry.line(summary));
         if let Some(record) = entry.record.as_ref().filter(|_| at >= log.first) {
             report.epoch = report.epoch.max(record.epoch.0);
-            if let Err(error) = catalog::replay(&mut tables, record) {
+            if let Err(error) = catalog::replay(&mut state, record) {
                 report.faults.push(error.to_string());
             }
         }
     }
-    let tables = tables.into_iter();
+    let tables = state.tables.into_iter();
     report.tables = tables.map(|(name, id)| (name, id.to_string())).collect();
     report.faults.extend(log.faults);
     Ok(report)
@@ -209,7 +213,9 @@ fn catalog_summary(edit: &CatalogEdit) -> String {
     let created = edit.created.iter();
     let created = created.map(|(name, id)| format!("table {name:?} created as {id}"));
     let dropped = edit.dropped.iter().map(|id| format!("table {id} dropped"));
-    created.chain(dropped).collect::<Vec<_>>().join(", ")
+    let clean = edit.is_wal_clean.then(|| "nothing is left in the wal".into());
+    let parts = created.chain(dropped).chain(clean);
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Decodes `body` as that of every kind of record, which tells only that none of them panics.
@@ -217,7 +223,8 @@ fn catalog_summary(edit: &CatalogEdit) -> String {
 pub fn bodies(body: &Bytes) {
     drop(codec::decode_version(body.clone()));
     drop(codec::decode_edit(body.clone()));
-    drop(codec::decode_tables(body.clone()));
+    drop(codec::decode_catalog(body.clone()));
+    drop(codec::decode_catalog_claim(body.clone()));
     drop(codec::decode_catalog_edit(body.clone()));
 }
 
@@ -375,7 +382,7 @@ impl ReadLog {
         let objects = store.list(folder).await?;
         let numbered = objects
             .into_iter()
-            .filter_map(|object| Some((layout::parse_log_record(&object.name)?, object)));
+            .filter_map(|object| Some((layout::parse_log_record(folder, &object.name)?, object)));
         let numbered: BTreeMap<u64, _> = numbered.collect();
         if numbered.is_empty() {
             let url = store.url();
@@ -388,17 +395,7 @@ impl ReadLog {
             first: 0,
             faults: Vec::new(),
         };
-        let mut last = None;
         for (number, object) in numbered {
-            if let Some(missing) = last
-                .map(|last| last + 1..number)
-                .filter(|gap| !gap.is_empty())
-            {
-                let (start, end) = (missing.start, missing.end - 1);
-                log.faults
-                    .push(format!("{folder}: records {start} to {end} are missing"));
-            }
-            last = Some(number);
             let bytes = match store.get(&object.name).await {
                 Ok(bytes) => bytes,
                 // An engine at work has removed it since it was listed.
@@ -422,7 +419,19 @@ impl ReadLog {
         };
         log.first = log.entries.iter().rposition(is_snapshot).unwrap_or(0);
         log.check_start(folder);
+        log.check_gaps(folder);
         Ok(log)
+    }
+
+    /// From where a reader begins none is missing.
+    fn check_gaps(&mut self, folder: &str) {
+        for pair in self.entries[self.first..].windows(2) {
+            let (start, end) = (pair[0].number + 1, pair[1].number - 1);
+            if start <= end {
+                self.faults
+                    .push(format!("{folder}: records {start} to {end} are missing"));
+            }
+        }
     }
 
     /// A log begins with record 1, or with a snapshot.

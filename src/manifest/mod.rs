@@ -18,7 +18,7 @@ mod shape;
 mod tests;
 mod version;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, WalIdentity};
 pub use commit::Manifest;
 pub use edit::{Edit, JobRecord, SstRef};
 pub use pins::{Pin, Pins};

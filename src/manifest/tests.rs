@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
-use super::{Catalog, Edit, JobRecord, Manifest, SstRef, Version, codec, invariants};
+use super::{Catalog, Edit, JobRecord, Manifest, SstRef, Version, WalIdentity, codec, invariants};
 use crate::{
     clock::Env,
     error::ErrorKind,
@@ -167,6 +167,14 @@ fn each_invariant_refuses_what_breaks_it() {
     assert_eq!(version.l0_runs_max(), 2);
 }
 
+fn wal(id: &str) -> WalIdentity {
+    WalIdentity {
+        mode: "local".into(),
+        id: id.into(),
+        place: "/a/folder".into(),
+    }
+}
+
 async fn created() -> (Store, TableId, Manifest) {
     let store = Store::open("memory:///").unwrap();
     let table = TableId::from_parts(1, 1);
@@ -263,7 +271,9 @@ async fn a_job_is_committed_once() {
 async fn the_catalog_remembers_and_fences() {
     let store = Store::open("memory:///").unwrap();
     assert!(!Catalog::exists(&store).await.unwrap());
-    let mut old = Catalog::open(&store, Env::default()).await.unwrap();
+    let mut old = Catalog::open(&store, Env::default(), wal("here"))
+        .await
+        .unwrap();
     let id = |number| TableId::from_parts(number, 0);
     for number in 0..150 {
         old.create(&format!("table {number}"), id(number))
@@ -276,7 +286,9 @@ async fn the_catalog_remembers_and_fences() {
     );
     old.drop_table(id(7)).await.unwrap();
     old.drop_table(id(7)).await.unwrap();
-    let new = Catalog::open(&store, Env::default()).await.unwrap();
+    let new = Catalog::open(&store, Env::default(), wal("here"))
+        .await
+        .unwrap();
     assert_eq!(new.tables().count(), 149);
     assert!(new.epoch() > old.epoch());
     assert_eq!(
@@ -310,10 +322,20 @@ fn stored_bodies_stay_readable() {
     let edit = codec::CatalogEdit {
         created: vec![("flights".into(), TableId::from_parts(1, 2))],
         dropped: vec![TableId::from_parts(3, 4)],
+        is_wal_clean: true,
     };
     let golden = crate::golden::check("catalog-edit-v1.bin", &codec::encode_catalog_edit(&edit));
     assert_eq!(codec::decode_catalog_edit(golden).unwrap(), edit);
-    let tables = codec::Tables::from([("weather".into(), TableId::from_parts(5, 6))]);
-    let golden = crate::golden::check("catalog-snapshot-v1.bin", &codec::encode_tables(&tables));
-    assert_eq!(codec::decode_tables(golden).unwrap(), tables);
+    let golden = crate::golden::check(
+        "catalog-claim-v1.bin",
+        &codec::encode_catalog_claim(&wal("here")),
+    );
+    assert_eq!(codec::decode_catalog_claim(golden).unwrap(), wal("here"));
+    let state = codec::CatalogState {
+        tables: [("weather".into(), TableId::from_parts(5, 6))].into(),
+        wal: Some(wal("here")),
+        is_wal_clean: true,
+    };
+    let golden = crate::golden::check("catalog-snapshot-v1.bin", &codec::encode_catalog(&state));
+    assert_eq!(codec::decode_catalog(golden).unwrap(), state);
 }

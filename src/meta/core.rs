@@ -87,7 +87,6 @@ pub(super) struct Core {
     turn: Turn,
     /// Changes in `state` that the log may not hold yet.
     pending: Vec<PlanUpdate>,
-    updates_since_snapshot: usize,
     /// The last append did not come through.
     log_away: bool,
     acks: Vec<(Answer<()>, Result<()>)>,
@@ -103,7 +102,6 @@ impl Core {
     /// Takes the log over and replays it.
     pub(super) async fn open(limits: Limits, mut log: Box<dyn PlanLog>, env: Env) -> Result<Self> {
         let replay = log.open().await?;
-        let updates_since_snapshot = replay.updates.len();
         let mut core = Self {
             limits,
             log,
@@ -111,7 +109,6 @@ impl Core {
             registry: Registry::default(),
             turn: Turn::default(),
             pending: Vec::new(),
-            updates_since_snapshot,
             log_away: false,
             acks: Vec::new(),
             reads: Vec::new(),

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::{
     codec,
@@ -17,7 +18,7 @@ use crate::{
     error::{Error, Result},
     store::{
         Store, layout,
-        log::{Log, LogWriter, RecordKind},
+        log::{Log, LogWriter, RecordKind, SnapshotRule},
     },
     types::Epoch,
 };
@@ -54,6 +55,12 @@ pub trait PlanLog: Send + 'static {
     /// # Errors
     /// As for [`Self::append`].
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()>;
+
+    /// Whether a snapshot should be appended now, so that a replay stays short.
+    fn is_snapshot_due(&self) -> bool;
+
+    /// A snapshot that was due could not be appended: it is due again some updates later.
+    fn snapshot_failed(&mut self);
 }
 
 /// The plan log that a configuration names: `memory:///` or the URL of a root.
@@ -72,13 +79,14 @@ pub fn open_plan_log(url: &str, env: Env) -> Result<Box<dyn PlanLog>> {
 pub struct MemoryPlanLog {
     shared: Arc<Mutex<Records>>,
     epoch: u64,
+    snapshots: SnapshotRule,
 }
 
 #[derive(Debug, Default)]
 struct Records {
     epoch: u64,
-    snapshot: Option<bytes::Bytes>,
-    updates: Vec<bytes::Bytes>,
+    snapshot: Option<Bytes>,
+    updates: Vec<Bytes>,
 }
 
 impl MemoryPlanLog {
@@ -116,7 +124,10 @@ impl PlanLog for MemoryPlanLog {
             },
             updates: Vec::new(),
         };
+        self.snapshots
+            .snapshot(records.snapshot.as_ref().map_or(0, Bytes::len));
         for body in &records.updates {
+            self.snapshots.edit(body.len());
             replay.updates.extend(codec::decode_updates(body.clone())?);
         }
         Ok(replay)
@@ -124,15 +135,29 @@ impl PlanLog for MemoryPlanLog {
 
     async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()> {
         let body = codec::encode_updates(updates);
-        self.write(|records| records.updates.push(body))
+        let bytes = body.len();
+        self.write(|records| records.updates.push(body))?;
+        self.snapshots.edit(bytes);
+        Ok(())
     }
 
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
         let body = codec::encode_snapshot(snapshot);
+        let bytes = body.len();
         self.write(|records| {
             records.snapshot = Some(body);
             records.updates.clear();
-        })
+        })?;
+        self.snapshots.snapshot(bytes);
+        Ok(())
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        self.snapshots.is_due()
+    }
+
+    fn snapshot_failed(&mut self) {
+        self.snapshots.failed();
     }
 }
 
@@ -152,7 +177,7 @@ impl ObjectPlanLog {
     /// The plan log under the root `store`.
     pub fn new(store: Store, env: Env) -> Self {
         Self {
-            log: Log::new(store, layout::META),
+            log: Log::new(store, layout::META, env.clone()),
             writer: None,
             epoch: None,
             claims: Vec::new(),
@@ -160,12 +185,14 @@ impl ObjectPlanLog {
         }
     }
 
-    async fn write(&mut self, kind: RecordKind, body: bytes::Bytes) -> Result<()> {
+    async fn write(&mut self, kind: RecordKind, body: Bytes) -> Result<()> {
         let writer = self
             .writer
             .as_mut()
             .ok_or_else(|| Error::conflict("plan log must be opened again"))?;
-        writer.append(kind, body, self.env.random()).await.map(drop)
+        writer.append(kind, body, self.env.random()).await?;
+        writer.trim().await;
+        Ok(())
     }
 
     /// Whoever has lost the log to another does not take it back.
@@ -234,5 +261,16 @@ impl PlanLog for ObjectPlanLog {
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
         self.write(RecordKind::Snapshot, codec::encode_snapshot(snapshot))
             .await
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(LogWriter::is_snapshot_due)
+    }
+
+    fn snapshot_failed(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            writer.snapshot_failed();
+        }
     }
 }

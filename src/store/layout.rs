@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! catalog/00000000000000000007.log              tables that exist (numbered log)
+//! wal/<engine>/00000000000000000012.wal         the WAL, when it is kept on the object store (numbered log)
 //! tables/<table>/manifest/00000000000000000042.log
 //! tables/<table>/sst/<sst>.parquet
 //! tables/<table>/results/<job>/<task index>     the first valid result is the result
@@ -14,12 +15,14 @@ use crate::types::{JobId, SstId, TableId, TaskId};
 pub const CATALOG: &str = "catalog";
 /// Folder of the tables.
 pub const TABLES: &str = "tables";
+/// Folder of the WALs.
+pub const WAL: &str = "wal";
 /// Folder of the plan log.
 pub const META: &str = "meta";
 
 /// Whether a root may hold `name` at its top.
 pub fn is_known_top(name: &str) -> bool {
-    matches!(name, CATALOG | META | TABLES | "wal" | "probe")
+    matches!(name, CATALOG | META | TABLES | WAL | "probe")
 }
 
 /// Folder with everything of one table.
@@ -58,15 +61,28 @@ pub fn result(table: TableId, task: TaskId) -> String {
     format!("tables/{table}/results/{}/{}", task.job, task.index)
 }
 
-/// Name of record `number` of the log in folder `log`.
-pub fn log_record(log: &str, number: u64) -> String {
-    format!("{log}/{number:020}.log")
+/// Folder of the object WAL of the engine called `engine`.
+pub fn wal(engine: &str) -> String {
+    format!("{WAL}/{engine}")
 }
 
-/// The record that an object's name numbers.
-pub fn parse_log_record(name: &str) -> Option<u64> {
-    let stem = name.rsplit('/').next()?.strip_suffix(".log")?;
-    (stem.len() == 20).then(|| stem.parse().ok())?
+/// Name of record `number` of the log in folder `log`.
+pub fn log_record(log: &str, number: u64) -> String {
+    format!("{log}/{number:020}.{}", log_extension(log))
+}
+
+/// The number of the record of the log in folder `log` that an object's name names.
+pub fn parse_log_record(log: &str, name: &str) -> Option<u64> {
+    let name = name.strip_prefix(log)?.strip_prefix('/')?;
+    let (stem, extension) = name.split_once('.')?;
+    (stem.len() == 20 && extension == log_extension(log)).then(|| stem.parse().ok())?
+}
+
+fn log_extension(log: &str) -> &'static str {
+    match log.split('/').next() {
+        Some(WAL) => "wal",
+        _ => "log",
+    }
 }
 
 #[cfg(test)]
@@ -78,8 +94,14 @@ mod tests {
         let table = TableId::from_parts(1, 2);
         let id = SstId::flushed(3, 4);
         assert_eq!(parse_sst(&sst(table, id)), Some(id));
-        assert_eq!(parse_log_record(&log_record(CATALOG, 7)), Some(7));
-        assert_eq!(parse_log_record("catalog/7.log"), None);
+        for log in [CATALOG, META, &manifest(table), &wal("siltstone")] {
+            assert_eq!(parse_log_record(log, &log_record(log, 7)), Some(7));
+            assert_eq!(parse_log_record(log, &log_record("other", 7)), None);
+            assert_eq!(parse_log_record(log, &format!("{log}/7.log")), None);
+        }
+        // A local WAL may lie in a folder of its own inside.
+        let inside = "wal/siltstone/local/00000000000000000007.wal";
+        assert_eq!(parse_log_record(&wal("siltstone"), inside), None);
         assert_eq!(parse_sst("tables/x/sst/junk.parquet"), None);
     }
 }

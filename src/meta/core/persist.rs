@@ -5,9 +5,6 @@ use tracing::warn;
 use super::Core;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Updates after which a snapshot is appended, so that a replay stays short.
-const SNAPSHOT_UPDATES: usize = 256;
-
 impl Core {
     /// Appends what is pending. Returns why it may not be in the log yet, or `None` when it is.
     ///
@@ -19,7 +16,6 @@ impl Core {
         let began = self.now().monotonic;
         match self.append_pending().await {
             Ok(()) => {
-                self.updates_since_snapshot += self.pending.len();
                 self.pending.clear();
                 self.take_snapshot().await?;
                 let now = self.now();
@@ -50,19 +46,17 @@ impl Core {
     }
 
     async fn take_snapshot(&mut self) -> Result<()> {
-        if self.updates_since_snapshot < SNAPSHOT_UPDATES {
+        if !self.log.is_snapshot_due() {
             return Ok(());
         }
         match self.log.append_snapshot(&self.state.snapshot()).await {
-            Ok(()) => self.updates_since_snapshot = 0,
             Err(error) if can_wait(&error) => {
                 warn!(%error, "snapshot of the plan not written");
-                // Not again with each append: a snapshot is large.
-                self.updates_since_snapshot = SNAPSHOT_UPDATES / 2;
+                self.log.snapshot_failed();
+                Ok(())
             }
-            Err(error) => return Err(error),
+            written => written,
         }
-        Ok(())
     }
 }
 

@@ -2,8 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
+
 use super::*;
-use crate::store::faulty::{Effect, Fault, Faults, Operation};
+use crate::{
+    store::faulty::{Effect, Fault, Faults, Operation},
+    types::Epoch,
+};
+
+mod aging;
 
 struct Fixture {
     store: Store,
@@ -29,7 +36,7 @@ fn fixtures() -> [Fixture; 2] {
 
 impl Fixture {
     fn log(&self) -> Log {
-        Log::new(self.store.clone(), "catalog")
+        Log::new(self.store.clone(), "catalog", Env::default())
     }
 
     /// A writer whose claim has attempt id `claim`.
@@ -225,6 +232,7 @@ async fn an_outage_is_unavailable_and_the_next_append_settles() {
         fixture.faults.clear();
         let error = writer.append(RecordKind::Edit, body("c"), 6).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(bodies(&writer.catch_up().await.unwrap()), ["b"]);
         assert_eq!(writer.last(), 3);
         let number = writer.append(RecordKind::Edit, body("c"), 7).await;
         assert_eq!(number.unwrap(), 4);
@@ -242,6 +250,7 @@ async fn a_request_that_arrives_late_is_known_as_ours() {
             kind: RecordKind::Edit,
             epoch: Epoch(1),
             attempt,
+            base: 1,
             body: body("late"),
         };
         // It lands between the look-up and the next create.
@@ -265,6 +274,7 @@ async fn a_request_that_arrives_late_is_known_as_ours() {
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
         assert!(error.message().contains("ours after all"), "{error}");
+        assert_eq!(bodies(&writer.catch_up().await.unwrap()), ["late"]);
         let number = writer.append(RecordKind::Edit, body("a"), 4).await;
         assert_eq!(number.unwrap(), 3);
 
@@ -280,6 +290,7 @@ async fn a_request_that_arrives_late_is_known_as_ours() {
         fixture.land(&late(4, 5)).await;
         let error = writer.append(RecordKind::Edit, body("b"), 7).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Conflict);
+        writer.catch_up().await.unwrap();
         let number = writer.append(RecordKind::Edit, body("b"), 8).await;
         assert_eq!(number.unwrap(), 5);
     }
@@ -301,6 +312,7 @@ async fn an_append_given_up_by_its_caller_is_settled() {
         fixture.faults.clear();
         let error = writer.append(RecordKind::Edit, body("b"), 3).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(bodies(&writer.catch_up().await.unwrap()), ["a"]);
         let number = writer.append(RecordKind::Edit, body("b"), 4).await;
         assert_eq!(number.unwrap(), 3);
         let records = fixture.log().read().await.unwrap();
@@ -379,9 +391,10 @@ async fn a_torn_record_of_our_own_is_corrupt_not_unavailable() {
 fn version_1_stays_readable() {
     let record = Record {
         number: 7,
-        kind: RecordKind::Snapshot,
+        kind: RecordKind::Edit,
         epoch: Epoch(3),
         attempt: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+        base: 5,
         body: body("the body"),
     };
     let golden = crate::golden::check("log-record-v1.bin", &record.encode());
