@@ -15,9 +15,8 @@ pub struct EngineConfig {
     /// `gs://bucket/prefix` and `az://container/prefix`. Required.
     pub root: String,
     /// Name of this database: its WAL folder, and its name as an owner of jobs at the meta service. Keep it,
-    /// and `wal.dir`: rows that are in the WAL only are found again there and nowhere else, and are passed
-    /// by if another WAL's engine has written the root meanwhile.
-    /// Default: `"siltstone"`.
+    /// and `wal.dir`: rows that are in the WAL only are found again there and nowhere else. A root whose rows
+    /// may be in another WAL is not opened. Default: `"siltstone"`.
     #[serde(default = "default_name")]
     pub name: String,
     /// The write-ahead log.
@@ -44,20 +43,29 @@ pub struct GcConfig {
     /// How long an SST that a compaction replaced is kept, at the least; for as long as a scan reads it, it
     /// is kept in any case. Default: `"5m"`.
     pub grace: Millis,
+    /// How long records of catalog and manifests are kept after a snapshot made them needless. An engine
+    /// that was suspended for longer, and overtaken, finds out by a listing. The same for all engines of a
+    /// root: change it only while none runs. Default: `"10m"`.
+    pub log_grace: Millis,
 }
 
 /// The write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WalConfig {
-    /// `"local"`: on a local disk, fsynced in groups. `"none"`: a write is durable once flushed.
-    /// Default: `"local"`.
+    /// `"local"`: on a local disk, fsynced in groups. `"object_store"`: under the root, so that rows survive
+    /// the loss of this machine. `"none"`: a write is durable once flushed. Can be changed once the engine
+    /// was closed with everything flushed. Default: `"local"`.
     pub mode: WalMode,
-    /// Folder of the local WAL. Default: `<root>/wal/<name>` under a `file://` root; required under
+    /// Folder of the local WAL. Default: `<root>/wal/<name>/local` under a `file://` root; required under
     /// other roots.
     pub dir: Option<PathBuf>,
-    /// Size at which a segment is closed and the next one begun. Default: `"64MiB"`.
+    /// Size at which a segment of the local WAL is closed and the next one begun. Default: `"64MiB"`.
     pub segment_bytes: Bytes,
+    /// How long a write to the object WAL waits for others to share its request. Default: `"2ms"`.
+    pub linger: Millis,
+    /// Size of the WAL at which the tables whose rows keep it so long are flushed. Default: `"1GiB"`.
+    pub bytes_max: Bytes,
 }
 
 /// Where the WAL is kept.
@@ -67,6 +75,8 @@ pub enum WalMode {
     /// Appended files on a local disk.
     #[default]
     Local,
+    /// A numbered log under the root.
+    ObjectStore,
     /// Nowhere.
     None,
 }
@@ -177,6 +187,8 @@ impl Default for WalConfig {
             mode: WalMode::Local,
             dir: None,
             segment_bytes: Bytes::mib(64),
+            linger: Millis(2),
+            bytes_max: Bytes::mib(1024),
         }
     }
 }
@@ -211,6 +223,7 @@ impl Default for GcConfig {
     fn default() -> Self {
         Self {
             grace: Millis::secs(300),
+            log_grace: Millis::secs(600),
         }
     }
 }
@@ -280,7 +293,7 @@ impl EngineConfig {
         });
         let is_file = self.root.starts_with("file:");
         faults.check(
-            self.wal.mode == WalMode::None || self.wal.dir.is_some() || is_file,
+            self.wal.mode != WalMode::Local || self.wal.dir.is_some() || is_file,
             || {
                 format!(
                     "wal.dir is needed for a local wal under root {:?}",
@@ -293,6 +306,12 @@ impl EngineConfig {
                 "wal.segment_bytes {} is less than 64 KiB",
                 self.wal.segment_bytes
             )
+        });
+        faults.check(self.wal.bytes_max >= Bytes::mib(1), || {
+            format!("wal.bytes_max {} is less than 1 MiB", self.wal.bytes_max)
+        });
+        faults.check(self.gc.log_grace >= Millis::secs(10), || {
+            format!("gc.log_grace {} is less than 10 s", self.gc.log_grace)
         });
         let memory = &self.memory;
         faults.check(memory.memtable_bytes.0 > 0, || {

@@ -3,7 +3,7 @@
 //! A write takes its seq and its memtable together, under one lock, and holds a [`Ticket`] until it is
 //! done; so memtables hold consecutive ranges of seqs, and a frozen one is complete once its last ticket
 //! is gone. A batch is visible once it and all batches before it are done: reads see batches wholly, and
-//! in order.
+//! in order. It is durable once it and all before it are in the WAL, or in SSTs.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -22,6 +22,7 @@ use crate::{
 pub(super) struct Memory {
     state: Mutex<State>,
     visible: watch::Sender<Seq>,
+    durable: watch::Sender<Seq>,
 }
 
 #[derive(Debug)]
@@ -35,6 +36,8 @@ struct State {
     taken: Seq,
     /// Seqs that are done although one before them is not.
     done_early: BTreeSet<Seq>,
+    /// Seqs that are durable although one before them is not.
+    durable_early: BTreeSet<Seq>,
 }
 
 /// A memtable and its writers.
@@ -52,6 +55,8 @@ pub(super) struct Ticket {
     memory: Arc<Memory>,
     pub(super) slot: Arc<Slot>,
     pub(super) seq: Seq,
+    /// The batch is in, and not durable yet: [`Memory::settle`] or a flush will say so.
+    pub(super) is_durable_later: bool,
 }
 
 /// What a read of the memtables sees: those not flushed by `flushed_seq`, and batches up to `visible`.
@@ -72,9 +77,11 @@ impl Memory {
                 frozen: VecDeque::new(),
                 taken,
                 done_early: BTreeSet::new(),
+                durable_early: BTreeSet::new(),
                 schema,
             }),
             visible: watch::Sender::new(taken),
+            durable: watch::Sender::new(taken),
         }
     }
 
@@ -128,6 +135,8 @@ impl Memory {
         let mut state = self.lock();
         state.done_early.clear();
         self.visible.send_replace(state.taken);
+        state.durable_early.clear();
+        self.durable.send_replace(state.taken);
     }
 
     fn begin_at(self: &Arc<Self>, state: &mut State, seq: Seq) -> Ticket {
@@ -138,6 +147,7 @@ impl Memory {
             memory: self.clone(),
             slot,
             seq,
+            is_durable_later: false,
         }
     }
 
@@ -151,6 +161,30 @@ impl Memory {
     /// The seq up to which every batch is visible.
     pub(super) fn visible(&self) -> Seq {
         *self.visible.borrow()
+    }
+
+    /// Waits until every batch up to `seq` is durable, or came to nothing.
+    pub(super) async fn wait_durable(&self, seq: Seq) {
+        let mut durable = self.durable.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = durable.wait_for(|durable| *durable >= seq).await;
+    }
+
+    /// The seq up to which every batch is durable, or came to nothing.
+    pub(super) fn durable(&self) -> Seq {
+        *self.durable.borrow()
+    }
+
+    /// The last seq that was taken.
+    pub(super) fn taken(&self) -> Seq {
+        self.lock().taken
+    }
+
+    /// The batch at `seq` is durable, or came to nothing.
+    pub(super) fn settle(&self, seq: Seq) {
+        let mut state = self.lock();
+        state.durable_early.insert(seq);
+        advance(&self.durable, &mut state.durable_early);
     }
 
     /// Starts a new memtable if the active one holds anything. The seq up to which everything written so
@@ -179,9 +213,15 @@ impl Memory {
 
     /// Forgets frozen memtables whose batches are all in SSTs.
     pub(super) fn forget_flushed(&self, flushed_seq: Seq) {
-        self.lock()
-            .frozen
-            .retain(|slot| slot.seq_last() > flushed_seq);
+        let mut state = self.lock();
+        state.frozen.retain(|slot| slot.seq_last() > flushed_seq);
+        state.durable_early.retain(|seq| *seq > flushed_seq);
+        self.durable.send_if_modified(|durable| {
+            let is_newer = *durable < flushed_seq;
+            *durable = flushed_seq.max(*durable);
+            is_newer
+        });
+        advance(&self.durable, &mut state.durable_early);
     }
 
     /// What a read sees, together with the version that `version` loads and its flushed seq: read under one
@@ -230,11 +270,7 @@ impl Memory {
     fn finish(&self, seq: Seq) {
         let mut state = self.lock();
         state.done_early.insert(seq);
-        let mut visible = self.visible();
-        while state.done_early.remove(&Seq(visible.0 + 1)) {
-            visible = Seq(visible.0 + 1);
-        }
-        self.visible.send_replace(visible);
+        advance(&self.visible, &mut state.done_early);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -249,6 +285,15 @@ impl State {
         full.set_seq_last(self.taken);
         self.frozen.push_back(full);
     }
+}
+
+/// Moves `mark` up for as long as the next seq is among those that are `early`.
+fn advance(mark: &watch::Sender<Seq>, early: &mut BTreeSet<Seq>) {
+    let mut seq = *mark.borrow();
+    while early.remove(&Seq(seq.0 + 1)) {
+        seq = Seq(seq.0 + 1);
+    }
+    mark.send_replace(seq);
 }
 
 impl Slot {
@@ -285,6 +330,9 @@ impl Slot {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.memory.finish(self.seq);
+        if !self.is_durable_later {
+            self.memory.settle(self.seq);
+        }
         self.slot.writers.send_modify(|writers| *writers -= 1);
     }
 }
@@ -351,6 +399,29 @@ mod tests {
         complete.await.unwrap();
         let (seq, view) = memory.view(|| ((), Seq(5)));
         assert_eq!((seq, view.memtables.len()), ((), 1));
+    }
+
+    #[test]
+    fn batches_become_durable_in_order() {
+        let memory = memory();
+        let durable = || memory.durable();
+        let mut tickets: Vec<_> = (0..4).map(|_| memory.begin()).collect();
+        for (ticket, is_later) in tickets.iter_mut().zip([true, false, true, true]) {
+            ticket.is_durable_later = is_later;
+        }
+        drop(tickets);
+        assert_eq!((memory.visible(), durable()), (Seq(8), Seq(4)));
+        memory.settle(Seq(7));
+        assert_eq!(durable(), Seq(4));
+        memory.settle(Seq(5));
+        assert_eq!(durable(), Seq(7));
+        let mut last = memory.begin();
+        last.is_durable_later = true;
+        insert(&memory, &last, 1);
+        drop(last);
+        assert_eq!(memory.freeze_all(), Some(Seq(9)));
+        memory.forget_flushed(Seq(9));
+        assert_eq!(durable(), Seq(9));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod alter;
 mod backpressure;
 mod collect;
+mod durability;
 mod expire;
 mod flush;
 mod get;
@@ -14,6 +15,7 @@ mod memory;
 mod open;
 mod publish;
 mod range_delete;
+mod recovery;
 mod scan;
 mod snapshot;
 mod stats;
@@ -33,6 +35,7 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub use durability::{Durability, WriteOptions};
 pub use open::EngineBuilder;
 pub use scan::{ScanRequest, ScanStream};
 pub use snapshot::Snapshot;
@@ -48,9 +51,9 @@ use crate::{
     error::{Error, ErrorKind, Result},
     manifest::Catalog,
     metrics::Publisher,
-    store::Store,
+    store::{Store, log::LogSettings},
     types::{TableId, TableSchema},
-    wal::LocalWal,
+    wal::Wal,
 };
 
 /// One process's handle on a root in an object store. Cheap to clone; [`close`](Engine::close) it.
@@ -76,7 +79,7 @@ struct EngineInner {
     tables: Mutex<BTreeMap<String, Arc<TableInner>>>,
     /// Tables whose manifest is damaged, by name.
     damaged: Mutex<BTreeMap<String, Damaged>>,
-    wal: Option<LocalWal>,
+    wal: Option<Wal>,
     scheduler: Scheduler,
     /// Bytes of all memtables.
     memory_bytes: AtomicU64,
@@ -174,12 +177,9 @@ impl Engine {
     /// Numbers about everything.
     pub fn stats(&self) -> EngineStats {
         let tables: Vec<_> = lock(&self.inner.tables).values().cloned().collect();
-        let wal = self
-            .inner
-            .wal
-            .as_ref()
-            .map(LocalWal::stats)
-            .unwrap_or_default();
+        let wal = self.inner.wal.as_ref();
+        let wal_error = wal.and_then(Wal::trouble);
+        let wal = wal.map(Wal::stats).unwrap_or_default();
         let stats = |table: Arc<TableInner>| (table.name.clone(), self.handle(table).stats());
         let damaged = lock(&self.inner.damaged);
         let reason = |(name, table): (&String, &Damaged)| (name.clone(), table.error.to_string());
@@ -194,6 +194,7 @@ impl Engine {
             wal_appends: wal.appends,
             wal_syncs: wal.syncs,
             ssts_deleted: self.inner.ssts_deleted.load(Ordering::Relaxed),
+            wal_error,
         }
     }
 
@@ -224,8 +225,11 @@ impl Engine {
     /// tables are flushed first. Compaction jobs under way stay in the manifest and are resumed at the
     /// next open.
     ///
-    /// Without a WAL this waits while the store is away; dropping the future closes nothing, and loses
-    /// nothing.
+    /// With a WAL, rows that were not flushed are in it only, and the next engine must have the same WAL.
+    /// When every table was flushed before, the root is marked clean, and the next engine may have any.
+    ///
+    /// Without a local WAL this waits while the store is away; dropping the future closes nothing, and
+    /// loses nothing.
     ///
     /// # Errors
     /// Why the engine had stopped before, such as `Fenced`; what the last flush or the WAL answers. The
@@ -249,7 +253,10 @@ impl Engine {
         inner.tracker.close();
         inner.tracker.wait().await;
         if let Some(wal) = &inner.wal {
-            result = result.and(wal.close().await);
+            match wal.close().await {
+                Ok(holds_rows) if !holds_rows && result.is_ok() => inner.mark_clean().await,
+                closed => result = result.and(closed.map(drop)),
+            }
         }
         result
     }
@@ -269,6 +276,21 @@ impl EngineInner {
         self.failure
             .get()
             .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// How the logs of catalog and tables are kept.
+    fn log_settings(&self) -> LogSettings {
+        LogSettings {
+            env: self.env.clone(),
+            grace: self.config.gc.log_grace.duration(),
+        }
+    }
+
+    /// Records that every row is in SSTs. If that fails, the next engine must have the same WAL: no harm.
+    async fn mark_clean(&self) {
+        if let Err(error) = self.catalog.lock().await.mark_wal_clean().await {
+            tracing::warn!(%error, "the root was not marked clean");
+        }
     }
 
     /// `error`, after which the engine ends if a newer one has taken over.

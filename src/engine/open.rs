@@ -1,8 +1,7 @@
 //! Opening an engine: check the root, take it over, load the tables, replay the WAL, start the work.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::PathBuf,
+    collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
 };
 
@@ -11,20 +10,20 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Damaged, Engine, EngineInner, collect, expire,
-    table::{self, TableInner},
-    tables, write,
+    Damaged, Engine, EngineInner, collect, expire, recovery::WalSource, table::TableInner, tables,
 };
 use crate::{
     clock::Env,
     compaction::{Compactor, LocalCompactor, Scheduler},
-    config::{CompactionMode, EngineConfig, WalMode},
+    config::{CompactionMode, EngineConfig},
     error::{Error, ErrorKind, Result},
     manifest::{Catalog, Manifest},
     metrics::Publisher,
-    store::{Store, layout},
-    types::{Seq, TableId},
-    wal::{LocalWal, WalEntry, WalLock},
+    store::{
+        Store, layout,
+        log::{Log, LogSettings},
+    },
+    types::TableId,
 };
 
 /// Tables opened at once.
@@ -42,6 +41,7 @@ pub struct EngineBuilder {
     env: Env,
     compactor: Option<Arc<dyn Compactor>>,
     companions: Vec<Companion>,
+    abandon_wal: bool,
 }
 
 impl EngineBuilder {
@@ -52,6 +52,7 @@ impl EngineBuilder {
             env: Env::default(),
             compactor: None,
             companions: Vec::new(),
+            abandon_wal: false,
         }
     }
 
@@ -86,11 +87,20 @@ impl EngineBuilder {
         self
     }
 
+    /// Opens the root even if rows may be only in a WAL that is not the configured one, as after the loss of
+    /// the machine that had it. Those rows are given up.
+    #[must_use]
+    pub fn abandon_wal(mut self) -> Self {
+        self.abandon_wal = true;
+        self
+    }
+
     /// Opens the root, creating it when it is empty; takes it over from an earlier engine, which is fenced;
     /// recovers everything acknowledged; resumes recorded compaction jobs.
     ///
     /// # Errors
-    /// `Invalid`: the configuration, or a root that holds something else. `Corrupt`, naming the object:
+    /// `Invalid`: the configuration; a root that holds something else; rows may be only in another WAL than
+    /// the configured one. `Corrupt`, naming the object:
     /// catalog, manifest or WAL is damaged. `Unavailable`: the store does not answer, or another engine on
     /// this machine holds the WAL.
     pub async fn open(self) -> Result<Engine> {
@@ -106,19 +116,24 @@ impl EngineBuilder {
             None => Store::open_with(&self.config.root, &self.config.store)?,
         };
         check_root(&store, &self.env).await?;
+        let logs = LogSettings {
+            env: self.env.clone(),
+            grace: self.config.gc.log_grace.duration(),
+        };
         // Before anything is taken over: an engine that runs here already must not be fenced by one that
         // cannot open.
-        let lock = match self.config.wal.mode {
-            WalMode::None => None,
-            WalMode::Local => Some(LocalWal::lock(&wal_dir(&self.config, &store)?).await?),
+        let wal = WalSource::find(&self.config, &store, &self.env).await?;
+        let (settings, identity) = (logs.clone(), wal.identity());
+        let catalog = match self.abandon_wal {
+            false => Catalog::open(&store, settings, identity).await?,
+            true => Catalog::open_abandoning(&store, settings, identity).await?,
         };
-        let catalog = Catalog::open(&store, self.env.clone(), Default::default()).await?;
         let cancel = CancellationToken::new();
-        let opened = open_tables(&store, &catalog, &self.env, &cancel).await?;
-        let wal = match lock {
-            Some(lock) => Some(open_wal(lock, &self.config, &opened).await?),
-            None => None,
-        };
+        let opened = open_tables(&store, &catalog, &logs, &cancel).await?;
+        let log = Log::new(store.clone(), layout::wal(&self.config.name), logs);
+        let wal = wal
+            .open(&self.config, log, catalog.epoch(), &opened)
+            .await?;
         let compactor = self
             .compactor
             .unwrap_or_else(|| local_compactor(&store, &self.config, &self.env));
@@ -207,16 +222,16 @@ async fn check_root(store: &Store, env: &Env) -> Result<()> {
 }
 
 /// The tables that could be opened, and why the others could not.
-struct Opened {
-    tables: Vec<Arc<TableInner>>,
-    damaged: BTreeMap<String, Damaged>,
+pub(super) struct Opened {
+    pub(super) tables: Vec<Arc<TableInner>>,
+    pub(super) damaged: BTreeMap<String, Damaged>,
 }
 
 /// Opens every table. A damaged one does not keep the others from working.
 async fn open_tables(
     store: &Store,
     catalog: &Catalog,
-    env: &Env,
+    logs: &LogSettings,
     cancel: &CancellationToken,
 ) -> Result<Opened> {
     let tables: Vec<(String, TableId)> = catalog
@@ -226,7 +241,7 @@ async fn open_tables(
     let epoch = catalog.epoch();
     let mut opening = stream::iter(tables)
         .map(|(name, id)| async move {
-            let manifest = Manifest::open(store, id, epoch, env.clone()).await;
+            let manifest = Manifest::open(store, id, epoch, logs.clone()).await;
             (
                 manifest.map_err(|error| error.context(format!("table {name:?}"))),
                 name,
@@ -252,52 +267,4 @@ async fn open_tables(
         }
     }
     Ok(opened)
-}
-
-/// Opens the WAL and replays it into the memtables. Entries of a damaged table are kept.
-async fn open_wal(lock: WalLock, config: &EngineConfig, opened: &Opened) -> Result<LocalWal> {
-    let tables: HashMap<TableId, Arc<TableInner>> = opened
-        .tables
-        .iter()
-        .map(|table| (table.id(), table.clone()))
-        .collect();
-    let damaged: HashSet<TableId> = opened.damaged.values().map(|table| table.id).collect();
-    let dropped = Arc::new(Mutex::new(HashSet::new()));
-    let seen_dropped = dropped.clone();
-    let replay = move |entry: WalEntry| {
-        if let Some(table) = tables.get(&entry.table) {
-            return recover(table, &entry);
-        }
-        if !damaged.contains(&entry.table) {
-            table::lock(&seen_dropped).insert(entry.table);
-        }
-        Ok(())
-    };
-    let wal = LocalWal::open_locked(lock, config.wal.segment_bytes.0, replay).await?;
-    for table in &opened.tables {
-        table.memory.recovered();
-        wal.release(table.id(), table.manifest.version().flushed_seq);
-    }
-    for &table in table::lock(&dropped).iter() {
-        wal.release(table, Seq(u64::MAX));
-    }
-    Ok(wal)
-}
-
-fn recover(table: &TableInner, entry: &WalEntry) -> Result<()> {
-    if entry.seq <= table.manifest.version().flushed_seq {
-        return Ok(());
-    }
-    let ticket = table.memory.recover(entry.seq);
-    write::insert(&ticket, entry.kind, &entry.batch)
-}
-
-fn wal_dir(config: &EngineConfig, store: &Store) -> Result<PathBuf> {
-    if let Some(dir) = &config.wal.dir {
-        return Ok(dir.clone());
-    }
-    let root = store.local_root();
-    let root = root
-        .ok_or_else(|| Error::invalid(format!("wal.dir is needed under root {:?}", store.url())))?;
-    Ok(root.join("wal").join(&config.name))
 }

@@ -24,9 +24,9 @@ pub struct EngineStats {
     pub store: StoreStats,
     /// Bytes of all memtables, active and frozen.
     pub memtable_bytes: u64,
-    /// WAL segments on disk.
+    /// WAL segments: files or objects.
     pub wal_segments: u64,
-    /// WAL bytes on disk.
+    /// Bytes in them.
     pub wal_bytes: u64,
     /// Entries appended to the WAL since the engine was opened.
     pub wal_appends: u64,
@@ -34,6 +34,8 @@ pub struct EngineStats {
     pub wal_syncs: u64,
     /// Objects of obsolete SSTs deleted since then.
     pub ssts_deleted: u64,
+    /// Why writes to the WAL are delayed or fail, until one succeeds.
+    pub wal_error: Option<String>,
 }
 
 impl EngineStats {

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, alter, flush, get, memory::Memory,
-    range_delete, scan, stats::amplification, view::ReadAt, write,
+    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter, durability,
+    flush, get, memory::Memory, range_delete, scan, stats::amplification, view::ReadAt, write,
 };
 use crate::{
     error::{Error, Result},
@@ -153,20 +153,42 @@ impl Table {
     ///
     /// # Errors
     /// `Invalid`, naming the column, when the batch does not have the table's columns. `Unavailable` when
-    /// the WAL could not be written: the batch is not visible, and may come back after a restart. `Fenced`
-    /// when another engine has taken over. `Closed`.
+    /// the local WAL could not be written: the batch is not visible, and may come back after a restart. A
+    /// WAL on an object store that is away is waited for. `Fenced` when another engine has taken over: the
+    /// batch may be in the table or not. `Closed`.
     pub async fn write(&self, batch: RecordBatch) -> Result<Seq> {
+        self.write_with(batch, WriteOptions::default()).await
+    }
+
+    /// As [`Table::write`], with options.
+    pub async fn write_with(&self, batch: RecordBatch, options: WriteOptions) -> Result<Seq> {
         let schema = self.schema();
         schema.check_batch(&batch)?;
-        write::write(self, EntryKind::Put, schema.label(&batch)?).await
+        let batch = schema.label(&batch)?;
+        write::write(self, EntryKind::Put, batch, options.durability).await
     }
 
     /// Deletes the rows with the given keys: batches with the key's columns, in key order. Keys that are
     /// not there are no error. Otherwise as [`Table::write`].
     pub async fn delete(&self, keys: RecordBatch) -> Result<Seq> {
+        self.delete_with(keys, WriteOptions::default()).await
+    }
+
+    /// As [`Table::delete`], with options.
+    pub async fn delete_with(&self, keys: RecordBatch, options: WriteOptions) -> Result<Seq> {
         let schema = self.schema();
         schema.check_keys(&keys)?;
-        write::write(self, EntryKind::Delete, schema.label_keys(&keys)?).await
+        let keys = schema.label_keys(&keys)?;
+        write::write(self, EntryKind::Delete, keys, options.durability).await
+    }
+
+    /// Waits until every batch up to `seq` is durable: in the WAL or, without one, in SSTs, for which it has
+    /// the table flushed. Batches whose write failed do not count.
+    ///
+    /// # Errors
+    /// `Invalid` for a seq that was not written yet. Why it never will be: `Fenced` or `Closed`.
+    pub async fn await_durable(&self, seq: Seq) -> Result<()> {
+        durability::wait(self, seq).await
     }
 
     /// Deletes every row whose time lies in `times` (in the unit of the time column), written before this call.

@@ -31,9 +31,9 @@ pub(super) async fn create(
         return Err(Error::invalid(format!("table {name:?} exists already")));
     }
     let id = TableId::from_parts(engine.env.unix_ms(), engine.env.random());
-    let (store, epoch, env) = (&engine.store, catalog.epoch(), engine.env.clone());
+    let (store, epoch, logs) = (&engine.store, catalog.epoch(), engine.log_settings());
     // A table that the catalog lists always has a manifest.
-    let manifest = Manifest::create(store, id, epoch, schema, env).await;
+    let manifest = Manifest::create(store, id, epoch, schema, logs).await;
     let manifest = manifest.map_err(|error| engine.fail_if_fenced(error))?;
     // Until the outcome is known, so that the list of open tables agrees with the catalog.
     let mut backoff = Backoff::for_outage();

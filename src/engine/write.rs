@@ -10,20 +10,26 @@ use tokio::runtime::Handle;
 
 use super::{
     EngineInner,
+    durability::{self, Durability},
     memory::Ticket,
     table::{Table, TableInner},
 };
 use crate::{
     error::{Error, Result},
     types::Seq,
-    wal::{EntryKind, WalEntry},
+    wal::{EntryKind, Queued, WalEntry},
 };
 
 /// Bytes of a batch from which on it is encoded for the WAL on a blocking thread.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
 /// Writes a checked and labelled batch.
-pub(super) async fn write(table: &Table, kind: EntryKind, batch: RecordBatch) -> Result<Seq> {
+pub(super) async fn write(
+    table: &Table,
+    kind: EntryKind,
+    batch: RecordBatch,
+    durability: Durability,
+) -> Result<Seq> {
     let (engine, inner) = (&table.engine, &table.inner);
     engine.check_alive()?;
     inner.check_open()?;
@@ -37,6 +43,7 @@ pub(super) async fn write(table: &Table, kind: EntryKind, batch: RecordBatch) ->
         ticket: inner.memory.begin(),
         kind,
         batch,
+        durability,
     };
     let seq = write.ticket.seq;
     let written = engine.tracker.spawn(write.run()).await;
@@ -52,36 +59,33 @@ struct Write {
     ticket: Ticket,
     kind: EntryKind,
     batch: RecordBatch,
+    durability: Durability,
 }
 
 impl Write {
     async fn run(self) -> Result<()> {
         let is_large = self.batch.get_array_memory_size() > INLINE_BYTES_MAX;
+        let mut queued = None;
         if !is_large {
-            self.append().await?;
+            queued = self.log().await?;
         }
         let handle = Handle::current();
         // Even a small batch may set off a merge of large chunks.
         let inserting = tokio::task::spawn_blocking(move || {
             if is_large {
-                handle.block_on(self.append())?;
+                queued = handle.block_on(self.log())?;
             }
-            insert(&self.ticket, self.kind, &self.batch)?;
-            self.table.counters.wrote(&self.batch);
-            drop(self.ticket);
-            self.engine.count(&self.table);
-            self.table
-                .freeze(self.engine.config.memory.memtable_bytes.0);
-            Ok(())
+            self.insert(queued)
         });
         let inserted = inserting.await;
         inserted.map_err(|error| Error::internal("memtable insert panicked").with_source(error))?
     }
 
-    /// Makes the batch durable, if there is a WAL.
-    async fn append(&self) -> Result<()> {
+    /// Brings the batch into the WAL, if there is one. When that is to be waited for later, by what is
+    /// returned, it is only queued.
+    async fn log(&self) -> Result<Option<Queued>> {
         let Some(wal) = &self.engine.wal else {
-            return Ok(());
+            return Ok(None);
         };
         let entry = WalEntry {
             table: self.table.id(),
@@ -89,7 +93,33 @@ impl Write {
             kind: self.kind,
             batch: self.batch.clone(),
         };
-        wal.append(entry).await
+        let logged = async {
+            let queued = wal.queue(entry).await?;
+            match self.durability {
+                Durability::Synced => queued.durable().await.map(|()| None),
+                Durability::Buffered => Ok(Some(queued)),
+            }
+        };
+        logged
+            .await
+            .map_err(|error| self.engine.fail_if_fenced(error))
+    }
+
+    fn insert(mut self, queued: Option<Queued>) -> Result<()> {
+        insert(&self.ticket, self.kind, &self.batch)?;
+        self.table.counters.wrote(&self.batch);
+        let seq = self.ticket.seq;
+        self.ticket.is_durable_later = queued.is_some() || self.engine.wal.is_none();
+        drop(self.ticket);
+        let (engine, table) = (self.engine, self.table);
+        engine.count(&table);
+        table.freeze(engine.config.memory.memtable_bytes.0);
+        engine.relieve_wal();
+        if let Some(queued) = queued {
+            let settling = durability::settle(engine.clone(), table, seq, queued);
+            engine.tracker.spawn(settling);
+        }
+        Ok(())
     }
 }
 

@@ -213,7 +213,9 @@ fn catalog_summary(edit: &CatalogEdit) -> String {
     let created = edit.created.iter();
     let created = created.map(|(name, id)| format!("table {name:?} created as {id}"));
     let dropped = edit.dropped.iter().map(|id| format!("table {id} dropped"));
-    let clean = edit.is_wal_clean.then(|| "nothing is left in the wal".into());
+    let clean = edit
+        .is_wal_clean
+        .then(|| "nothing is left in the wal".into());
     let parts = created.chain(dropped).chain(clean);
     parts.collect::<Vec<_>>().join(", ")
 }

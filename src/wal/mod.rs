@@ -1,24 +1,33 @@
-//! The write-ahead log of one engine: every batch written but not yet in an SST, in files on a local
-//! disk, fsynced in groups. Entries of all tables share the files, in the order they were appended.
+//! The write-ahead log of one engine: every batch written but not yet in an SST. Entries of all tables
+//! share its segments, in the order they were queued.
 //!
-//! [`LocalWal`] is the log; `record` is the format, `replay` reads what an earlier process left behind,
-//! [`inspect`] describes a segment for people.
+//! [`Wal`] is the handle, the same for every kind of log. `local` appends to files on a local disk and
+//! fsyncs them in groups; `object` creates objects in a numbered log. `record` is the format of files,
+//! `group` that of objects; `segments` knows which of them are still needed. [`inspect`] describes a
+//! segment for people.
 //!
 //! Invariants:
 //! * An entry whose append returned is replayed by every later open, until its table releases it.
 //! * An entry is replayed whole or not at all; one whose append failed may be.
-//! * After a failed write or fsync nothing is appended any more.
+//! * An entry is not replayed unless all that were queued before it are, but for those whose append
+//!   failed.
 
+mod group;
+mod handle;
 pub mod inspect;
 mod local;
+mod object;
 mod record;
 mod replay;
+mod segments;
 
 use arrow::array::RecordBatch;
 
 use crate::types::{Seq, TableId};
 
-pub use local::{LocalWal, WalLock};
+pub use handle::{Queued, Wal};
+pub use local::WalLock;
+pub use object::ObjectWalOptions;
 
 /// What an entry does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +54,13 @@ pub struct WalEntry {
 /// What a log holds and has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalStats {
-    /// Segment files, the one being written included.
+    /// Segments: files, the one being written included, or objects.
     pub segments: u64,
     /// Bytes in them.
     pub bytes: u64,
     /// Entries appended.
     pub appends: u64,
-    /// Fsyncs that made them durable.
+    /// Fsyncs, or objects, that made them durable.
     pub syncs: u64,
 }
 

@@ -137,6 +137,11 @@ impl Payload {
         Ok(Self { bytes, crc })
     }
 
+    /// The encoded entry.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Length of the record that it makes.
     pub(super) fn record_bytes(&self) -> usize {
         RECORD_HEADER_BYTES + self.bytes.len()

@@ -1,13 +1,14 @@
 //! Reads what an earlier process left in a WAL directory, and leaves the directory so that a new segment
 //! can follow.
 //!
-//! Files of a directory: `LOCK`, held by the engine that has the log open; `<20 digits>.wal`, the
+//! Files of a directory: `LOCK`, held by the engine that has the log open; `ID`, the log's id, which tells
+//! it from every other wherever the directory is moved; `<20 digits>.wal`, the
 //! segments, numbered without a gap; and `<20 digits>.released`, empty, in the place of a segment that
 //! is needed no more while older ones still are. A marker makes the segment of its number void, so that
 //! a crash between making it and removing the segment is harmless.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -19,28 +20,9 @@ use super::{
         Found, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHead, check_segment_header,
         decode, end_mark, look, written_after_sync_of,
     },
+    segments::Segment,
 };
-use crate::{
-    error::{Error, Result},
-    types::{Seq, TableId},
-};
-
-/// What is known of a segment.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Segment {
-    /// Length of its file.
-    pub bytes: u64,
-    /// The greatest seq in it, by table.
-    pub seqs: HashMap<TableId, Seq>,
-}
-
-impl Segment {
-    /// Notes that it holds an entry.
-    pub fn note(&mut self, table: TableId, seq: Seq) {
-        let newest = self.seqs.entry(table).or_default();
-        *newest = seq.max(*newest);
-    }
-}
+use crate::error::{Error, Result};
 
 /// What an earlier process left behind.
 #[derive(Debug, Default)]
@@ -93,6 +75,27 @@ pub(super) fn lock(dir: &Path) -> Result<File> {
         ))),
         Err(fs::TryLockError::Error(error)) => Err(failed("lock", &path, error)),
     }
+}
+
+/// The id of the log in `dir`; made of `random` when it has none.
+pub(super) fn identify(dir: &Path, random: u128) -> Result<String> {
+    let path = dir.join("ID");
+    match fs::read_to_string(&path) {
+        Ok(id) => return Ok(id.trim().to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("read", &path, error)),
+    }
+    let id = format!("{random:032x}");
+    let staged = path.with_extension("tmp");
+    let written = (|| {
+        let mut file = File::create(&staged)?;
+        writeln!(file, "{id}")?;
+        file.sync_all()?;
+        fs::rename(&staged, &path)
+    })();
+    written.map_err(|error| failed("write", &path, error))?;
+    sync_dir(dir)?;
+    Ok(id)
 }
 
 /// Passes every entry in `dir` to `replay`, in the order they were appended, and cuts a torn tail off.
@@ -221,7 +224,7 @@ fn recover_segment(
 ///
 /// It is written anew, not cut off in place: after a failed fsync the kernel may hold pages that look
 /// written and never will be, and another fsync of the same file would confirm them.
-fn seal(path: &Path, number: u64, content: &[u8]) -> Result<u64> {
+pub(super) fn seal(path: &Path, number: u64, content: &[u8]) -> Result<u64> {
     let mark = end_mark(number, content.len() as u64);
     let staged = path.with_extension("tmp");
     let sealed = (|| {

@@ -8,11 +8,16 @@ use std::{
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 
+mod object;
+
 use super::{
     record::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES},
     *,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    config::{Bytes, WalConfig},
+    error::{Error, ErrorKind, Result},
+};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -20,7 +25,7 @@ fn table(number: u128) -> TableId {
     TableId::from_parts(1, number)
 }
 
-fn entry(table_number: u128, seq: u64) -> WalEntry {
+pub(super) fn entry(table_number: u128, seq: u64) -> WalEntry {
     entry_of(table_number, seq, 3)
 }
 
@@ -40,7 +45,7 @@ fn entry_of(table_number: u128, seq: u64, rows: i64) -> WalEntry {
     }
 }
 
-async fn open_with(dir: &Path, segment_bytes: u64) -> Result<(LocalWal, Vec<WalEntry>)> {
+async fn open_with(dir: &Path, segment_bytes: u64) -> Result<(Wal, Vec<WalEntry>)> {
     let replayed = Arc::<Mutex<Vec<WalEntry>>>::default();
     let replay = {
         let replayed = replayed.clone();
@@ -49,12 +54,16 @@ async fn open_with(dir: &Path, segment_bytes: u64) -> Result<(LocalWal, Vec<WalE
             Ok(())
         }
     };
-    let wal = LocalWal::open(dir, segment_bytes, replay).await?;
+    let config = WalConfig {
+        segment_bytes: Bytes(segment_bytes),
+        ..WalConfig::default()
+    };
+    let wal = Wal::open_local(Wal::lock(dir, 7).await?, &config, replay).await?;
     let replayed = std::mem::take(&mut *replayed.lock().unwrap());
     Ok((wal, replayed))
 }
 
-async fn open(dir: &Path) -> Result<(LocalWal, Vec<WalEntry>)> {
+async fn open(dir: &Path) -> Result<(Wal, Vec<WalEntry>)> {
     open_with(dir, SEGMENT_BYTES).await
 }
 
@@ -74,7 +83,7 @@ fn files(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "LOCK")
+        .filter(|name| name != "LOCK" && name != "ID")
         .map(|name| name.trim_start_matches('0').to_owned())
         .collect();
     names.sort();
@@ -96,7 +105,7 @@ fn crash(dir: &Path) -> tempfile::TempDir {
 }
 
 /// Waits until the thread has done what was queued before, and something was queued after.
-async fn settle(wal: &LocalWal, seq: u64) {
+async fn settle(wal: &Wal, seq: u64) {
     wal.append(entry(99, seq)).await.unwrap();
     wal.append(entry(99, seq + 1)).await.unwrap();
 }
@@ -151,7 +160,8 @@ async fn an_error_of_the_replay_ends_the_open() {
     wal.append(entry(1, 1)).await.unwrap();
     wal.close().await.unwrap();
     let replay = |_| Err(Error::not_found("no such table"));
-    let error = LocalWal::open(dir.path(), SEGMENT_BYTES, replay).await;
+    let lock = Wal::lock(dir.path(), 7).await.unwrap();
+    let error = Wal::open_local(lock, &WalConfig::default(), replay).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(open(dir.path()).await.unwrap().1.len(), 1);
 }
@@ -180,6 +190,7 @@ async fn concurrent_appends_share_fsyncs() {
     assert_eq!(seqs, (1..=400).collect::<Vec<_>>());
     let on_disk = fs::read_dir(dir.path()).unwrap();
     let on_disk: u64 = on_disk.map(|e| e.unwrap().metadata().unwrap().len()).sum();
+    let on_disk = on_disk - fs::metadata(dir.path().join("ID")).unwrap().len();
     assert_eq!(wal.stats().bytes, on_disk);
 }
 
@@ -405,42 +416,97 @@ async fn a_segment_shared_by_tables_waits_for_all_of_them() {
     }
 }
 
-#[tokio::test]
-async fn after_a_failure_every_append_fails_until_it_is_opened_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    let (wal, _) = open(dir.path()).await.unwrap();
-    wal.append(entry(1, 1)).await.unwrap();
-    // A file that cannot be written to.
-    wal.replace_file(File::open(segment(dir.path(), 1)).unwrap());
-    let first = wal.append(entry(1, 2)).await.unwrap_err();
-    assert_eq!(first.kind(), ErrorKind::Unavailable, "{first}");
-    assert!(first.message().contains("0001.wal"), "{first}");
-    let writable = File::options().append(true).open(segment(dir.path(), 1));
-    wal.replace_file(writable.unwrap());
-    for seq in 3..5 {
-        let error = wal.append(entry(1, seq)).await.unwrap_err();
-        assert_eq!(error.to_string(), first.to_string());
-    }
-    assert!(wal.close().await.unwrap_err().is_unavailable());
-    let (wal, replayed) = open(dir.path()).await.unwrap();
-    assert_eq!(replayed, [entry(1, 1)]);
-    wal.append(entry(1, 2)).await.unwrap();
+/// A disk that is full, and one that cannot be written to at all.
+fn bad_disks(dir: &Path) -> [(&'static str, File); 2] {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    [
+        ("No space left", full),
+        ("Bad file descriptor", File::open(segment(dir, 1)).unwrap()),
+    ]
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_created_poisons_too() {
+async fn a_disk_that_refuses_a_write_loses_nothing_that_was_confirmed() {
+    for bad in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let (wal, _) = open(dir.path()).await.unwrap();
+        wal.append(entry(1, 1)).await.unwrap();
+        let [.., (reason, file)] = &mut bad_disks(dir.path())[..=bad] else {
+            unreachable!();
+        };
+        wal.replace_file(file.try_clone().unwrap());
+        // The successor cannot be created either, for a while.
+        fs::create_dir(segment(dir.path(), 2)).unwrap();
+        let error = wal.append(entry(1, 2)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("0001.wal"), "{error}");
+        assert!(error.to_string().contains(*reason), "{error}");
+        assert_eq!(wal.trouble(), Some(error.to_string()));
+        // A crash now loses nothing either.
+        assert_eq!(recover(crash_files(dir.path()).path()), [entry(1, 1)]);
+        for seq in 3..5 {
+            let error = wal.append(entry(1, seq)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("0002.wal"), "{error}");
+        }
+        // Then it goes on by itself.
+        fs::remove_dir(segment(dir.path(), 2)).unwrap();
+        wal.append(entry(1, 5)).await.unwrap();
+        assert_eq!(wal.trouble(), None);
+        assert_eq!(
+            recover(crash(dir.path()).path()),
+            [entry(1, 1), entry(1, 5)]
+        );
+        assert!(wal.close().await.unwrap());
+        let (wal, replayed) = open(dir.path()).await.unwrap();
+        assert_eq!(replayed, [entry(1, 1), entry(1, 5)]);
+        wal.append(entry(1, 6)).await.unwrap();
+    }
+}
+
+/// As [`crash`], without directories.
+fn crash_files(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    for entry in entries.filter(|entry| entry.file_type().unwrap().is_file()) {
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+#[tokio::test]
+async fn a_segment_that_cannot_be_ended_or_followed_is_made_up_for() {
     let dir = tempfile::tempdir().unwrap();
     let (wal, _) = open_with(dir.path(), 100).await.unwrap();
     wal.append(entry(1, 1)).await.unwrap();
-    fs::create_dir(segment(dir.path(), 2)).unwrap();
-    for seq in 2..4 {
+    // Its end mark cannot be written.
+    wal.replace_file(File::options().write(true).open("/dev/full").unwrap());
+    let error = wal.append(entry(1, 2)).await.unwrap_err();
+    assert!(error.message().contains("0001.wal"), "{error}");
+    wal.append(entry(1, 3)).await.unwrap();
+    // Its successor cannot be created.
+    fs::create_dir(segment(dir.path(), 3)).unwrap();
+    for seq in 4..6 {
         let error = wal.append(entry(1, seq)).await.unwrap_err();
-        assert!(error.is_unavailable(), "{error}");
-        assert!(error.message().contains("0002.wal"), "{error}");
+        assert!(error.message().contains("0003.wal"), "{error}");
     }
-    assert!(wal.close().await.is_err());
-    fs::remove_dir(segment(dir.path(), 2)).unwrap();
-    assert_eq!(open(dir.path()).await.unwrap().1, [entry(1, 1)]);
+    fs::remove_dir(segment(dir.path(), 3)).unwrap();
+    wal.append(entry(1, 6)).await.unwrap();
+    let all = [entry(1, 1), entry(1, 3), entry(1, 6)];
+    assert_eq!(recover(crash(dir.path()).path()), all);
+    wal.close().await.unwrap();
+    assert_eq!(open(dir.path()).await.unwrap().1, all);
+}
+
+#[tokio::test]
+async fn a_directory_keeps_its_id_wherever_it_is_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Wal::lock(&dir.path().join("a"), 1).await.unwrap();
+    let id = first.id().to_owned();
+    drop(first);
+    fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+    assert_eq!(Wal::lock(&dir.path().join("b"), 2).await.unwrap().id(), id);
+    assert_ne!(Wal::lock(&dir.path().join("a"), 2).await.unwrap().id(), id);
 }
 
 #[tokio::test]

@@ -112,3 +112,31 @@ fn only_a_later_group_proves_that_an_offset_was_synced() {
     assert_eq!(written_after_sync_of(&bytes, 2, group as usize), None);
     assert!(matches!(look(&bytes, 2, last), Found::Bad(_)));
 }
+
+#[test]
+fn version_1_stays_readable() {
+    let entries = [
+        crate::wal::tests::entry(1, 2),
+        crate::wal::tests::entry(2, 3),
+    ];
+    let mut bytes = segment_header(7);
+    for entry in &entries {
+        let group = bytes.len() as u64;
+        Payload::encode(entry)
+            .unwrap()
+            .append_to(&mut bytes, 7, group);
+    }
+    bytes.extend(end_mark(7, bytes.len() as u64));
+    let golden = crate::golden::check("wal-segment-v1.bin", &bytes);
+    assert_eq!(check_segment_header(&golden, 7).unwrap(), SegmentHead::Good);
+    let mut offset = SEGMENT_HEADER_BYTES;
+    for entry in &entries {
+        let Found::Record(payload) = look(&golden, 7, offset) else {
+            panic!("no record at offset {offset}");
+        };
+        offset = payload.end;
+        assert_eq!(decode(&golden[payload]).unwrap(), *entry);
+    }
+    assert_eq!(look(&golden, 7, offset), Found::EndMark);
+    assert_eq!(offset + RECORD_HEADER_BYTES, golden.len());
+}

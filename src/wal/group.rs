@@ -1,0 +1,96 @@
+//! The format of an object WAL's segment: the body of one record of a numbered log (`store::log`), whose
+//! checksum covers it. Little-endian.
+//!
+//! ```text
+//! for each entry of the group, in the order they were queued:
+//! 0   4  length n of the payload
+//! 4   n  payload, as in the segments of a local WAL (`record`)
+//! ```
+//!
+//! A record with an empty body says no more than at which record a reader begins.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{WalEntry, handle::Append, record};
+use crate::error::{Error, Result};
+
+const LENGTH_BYTES: usize = 4;
+
+/// The body of a segment with these entries.
+pub(super) fn encode(appends: &[Append]) -> Bytes {
+    let payloads = appends.iter().map(|append| append.payload.bytes());
+    encode_payloads(payloads)
+}
+
+fn encode_payloads<'a>(payloads: impl Iterator<Item = &'a [u8]> + Clone) -> Bytes {
+    let bytes: usize = payloads
+        .clone()
+        .map(|bytes| LENGTH_BYTES + bytes.len())
+        .sum();
+    let mut body = BytesMut::with_capacity(bytes);
+    for payload in payloads {
+        body.put_u32_le(payload.len() as u32);
+        body.put_slice(payload);
+    }
+    body.freeze()
+}
+
+/// Passes the entries in `body` to `each`, in order.
+///
+/// # Errors
+/// `Corrupt`, with the offset in the body; the caller names the object. The first error of `each`.
+pub(super) fn decode(body: &Bytes, mut each: impl FnMut(WalEntry) -> Result<()>) -> Result<()> {
+    let mut offset = 0;
+    while offset < body.len() {
+        let corrupt = |what: &str| Error::corrupt(format!("body offset {offset}: {what}"));
+        let start = offset + LENGTH_BYTES;
+        let length = body.get(offset..start);
+        let length = length.ok_or_else(|| corrupt("entry is cut short"))?;
+        let length = u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize;
+        let payload = body.get(start..start + length);
+        let payload = payload.ok_or_else(|| corrupt("entry is cut short"))?;
+        let entry = record::decode(payload).map_err(|error| {
+            let what = corrupt("entry");
+            error.context(what.message())
+        })?;
+        each(entry)?;
+        offset = start + length;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        error::ErrorKind,
+        wal::{record::Payload, tests::entry},
+    };
+
+    fn decoded(body: &Bytes) -> Result<Vec<WalEntry>> {
+        let mut entries = Vec::new();
+        decode(body, |entry| {
+            entries.push(entry);
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    #[test]
+    fn version_1_stays_readable() {
+        let entries = [entry(1, 1), entry(2, 3)];
+        let payloads = entries
+            .each_ref()
+            .map(|entry| Payload::encode(entry).unwrap());
+        let body = encode_payloads(payloads.iter().map(Payload::bytes));
+        let golden = crate::golden::check("wal-group-v1.bin", &body);
+        assert_eq!(decoded(&golden).unwrap(), entries);
+        assert_eq!(decoded(&Bytes::new()).unwrap(), []);
+        for length in 1..golden.len() {
+            match decoded(&golden.slice(..length)) {
+                Ok(entries) => assert_eq!(entries.len(), 1, "cut between the entries"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            }
+        }
+    }
+}
