@@ -500,7 +500,7 @@ async fn a_torn_wal_ends_replay_and_damage_before_the_end_is_named() {
             .unwrap();
     }
     engine.close().await.unwrap();
-    let wal = dir.path().join("wal/siltstone");
+    let wal = dir.path().join("wal/siltstone/local");
     let segment = biggest_object(&wal);
     let whole = std::fs::read(&segment).unwrap();
     // As a crash leaves it: without the mark of 24 bytes that closing set at the end, and with the last

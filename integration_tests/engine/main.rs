@@ -7,6 +7,7 @@ mod alter;
 mod bad_input;
 mod conformance;
 mod documentation;
+mod durability;
 mod edges;
 mod faults;
 mod hidden;

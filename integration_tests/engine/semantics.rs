@@ -275,30 +275,6 @@ async fn reopening_recovers_what_was_acknowledged_flushed_or_not() {
 }
 
 #[tokio::test]
-async fn a_second_engine_fences_the_first() {
-    let dir = tempdir().unwrap();
-    let config = quiet_config(&url_of(dir.path()));
-    let (first, old) = small_engine(config.clone()).await;
-    old.write(readings(&[(1, None, Some(1))])).await.unwrap();
-    let mut other = config;
-    other.name = "other".into();
-    let second = Engine::open(other).await.unwrap();
-    let table = second.table("readings").unwrap();
-    old.write(readings(&[(2, None, Some(2))])).await.ok();
-    let error = old.flush().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
-    let error = old
-        .write(readings(&[(3, None, Some(3))]))
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
-    table.write(readings(&[(4, None, Some(4))])).await.unwrap();
-    table.flush().await.unwrap();
-    second.close().await.unwrap();
-    first.close().await.ok();
-}
-
-#[tokio::test]
 async fn a_dropped_table_is_gone_and_its_name_is_free() {
     let dir = tempdir().unwrap();
     let config = quiet_config(&url_of(dir.path()));

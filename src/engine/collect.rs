@@ -1,4 +1,6 @@
-//! The engine's deletions: obsolete SSTs now and then, the objects of dropped tables.
+//! The engine's deletions: obsolete SSTs now and then, the objects of dropped tables. And its heartbeat,
+//! one request: whether another engine has taken the root over. Without it an engine that does nothing but
+//! write to a WAL of its own would not notice.
 
 use std::{
     collections::HashSet,
@@ -33,6 +35,11 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
         tokio::select! {
             () = engine.cancel.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
+        }
+        let leads = engine.catalog.lock().await.check_leads().await;
+        if let Err(error) = leads {
+            tracing::warn!(%error, "heartbeat failed");
+            engine.fail_if_fenced(error);
         }
         let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
         for table in tables {
@@ -85,7 +92,7 @@ pub(super) async fn delete_dropped(
 /// Deletes tables that were dropped, or never finished being created, by an engine before.
 async fn delete_unknown_tables(engine: &EngineInner) -> Result<()> {
     let unknown = {
-        let catalog = engine.catalog.lock().await;
+        let mut catalog = engine.catalog.lock().await;
         let folders = engine.store.list_folders(layout::TABLES).await?;
         // In this order: a table that a newer engine creates comes after its claim, so if there is no claim
         // yet, none of the folders listed is such a table. Ids never come back.

@@ -156,7 +156,7 @@ impl Catalog {
     ///
     /// # Errors
     /// `Fenced` when one has.
-    pub async fn check_leads(&self) -> Result<()> {
+    pub async fn check_leads(&mut self) -> Result<()> {
         let leads = self.writer.check_leads().await;
         leads.map_err(|error| error.context("catalog"))
     }

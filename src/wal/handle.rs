@@ -96,7 +96,7 @@ pub(super) enum Message {
     Close(oneshot::Sender<Result<bool>>),
     /// Has the writer write to another file, for tests of what follows a failure.
     #[cfg(test)]
-    Replace(std::fs::File),
+    Replace(super::local::SegmentFile),
 }
 
 /// An entry that waits for the writer.
@@ -118,7 +118,7 @@ pub(super) struct Group {
     pub releases: Vec<(TableId, Seq)>,
     pub close: Option<oneshot::Sender<Result<bool>>>,
     #[cfg(test)]
-    pub replace: Option<std::fs::File>,
+    pub replace: Option<super::local::SegmentFile>,
 }
 
 impl Group {
@@ -273,7 +273,7 @@ impl Wal {
 
     /// Has the thread write to `file` from now on.
     #[cfg(test)]
-    pub(super) fn replace_file(&self, file: std::fs::File) {
+    pub(super) fn replace_file(&self, file: super::local::SegmentFile) {
         self.queue.send(Message::Replace(file)).unwrap();
     }
 }

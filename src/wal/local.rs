@@ -33,6 +33,10 @@ use crate::{
     types::{Seq, TableId},
 };
 
+/// The file of a segment, for tests that put another in its place.
+#[cfg(test)]
+pub(super) type SegmentFile = File;
+
 /// Bytes that one fsync makes durable at most, unless a single entry is larger.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 

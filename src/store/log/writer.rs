@@ -365,8 +365,12 @@ impl LogWriter {
     ///
     /// # Errors
     /// `Fenced` when one has.
-    pub async fn check_leads(&self) -> Result<()> {
+    pub async fn check_leads(&mut self) -> Result<()> {
+        let asked_at = self.log.env.moment();
         let records = self.beyond().await?;
+        if records.is_empty() {
+            self.tail_at = asked_at;
+        }
         match records.iter().find(|record| record.epoch > self.epoch) {
             None => Ok(()),
             Some(record) => Err(self.overtaken(record)),
