@@ -18,9 +18,9 @@ use arrow::{array::RecordBatch, util::display::array_value_to_string};
 use proptest::{prelude::*, test_runner::Config};
 use siltstone::{
     clock::{Env, ManualClock},
-    config::{Bytes, EngineConfig, Millis},
-    engine::{Engine, ScanRequest, Snapshot, Table},
-    error::Result,
+    config::{Bytes, EngineConfig, Millis, WalMode},
+    engine::{Engine, ScanRequest, Snapshot, Table, WriteOptions},
+    error::{ErrorKind, Result},
     store::{Store, faulty::Faults},
     types::{Alteration, Key, KeyRange, Seq, TimeRange},
 };
@@ -109,9 +109,12 @@ impl Case {
 
     async fn run(&mut self, step: &Step) -> Check {
         match step {
-            Step::Write(rows) => {
+            Step::Write(rows, durability) => {
                 let batch = oracle::batch(&self.table.schema(), rows);
-                let seq = self.table.write(batch).await.unwrap();
+                let options = WriteOptions {
+                    durability: *durability,
+                };
+                let seq = self.table.write_with(batch, options).await.unwrap();
                 self.oracle.write(rows);
                 return self.check_order(seq);
             }
@@ -136,6 +139,7 @@ impl Case {
             }
             Step::Fault(fault) => self.faults.add(fault.clone()),
             Step::Reopen => self.reopen().await,
+            Step::TakeOver => return self.take_over().await,
             Step::Snapshot => {
                 let snapshot = self.table.snapshot().await.unwrap();
                 self.snapshots
@@ -176,6 +180,34 @@ impl Case {
         self.faults.clear();
         self.engine = open(&self.config, &self.store, &self.clock).await;
         self.table = self.engine.table("table").unwrap();
+    }
+
+    /// Everything durable is there again, and the engine of before does nothing more. A local WAL keeps a second
+    /// engine out.
+    async fn take_over(&mut self) -> Check {
+        if self.config.wal.mode == WalMode::Local {
+            return Ok(());
+        }
+        self.faults.clear();
+        self.table.await_durable(self.last_seq).await.unwrap();
+        if self.config.wal.mode == WalMode::None {
+            self.table.flush().await.unwrap();
+        }
+        self.snapshots.clear();
+        let engine = open(&self.config, &self.store, &self.clock).await;
+        let table = std::mem::replace(&mut self.table, engine.table("table").unwrap());
+        let before = std::mem::replace(&mut self.engine, engine);
+        let batch = oracle::batch(&table.schema(), &[((0, None), 1)]);
+        let written = match table.write(batch).await {
+            Ok(_) => table.flush().await,
+            Err(error) => Err(error),
+        };
+        let kind = written.err().map(|error| error.kind());
+        if kind != Some(ErrorKind::Fenced) {
+            return Err(format!("the fenced engine answers {kind:?}"));
+        }
+        let _ = before.close().await;
+        Ok(())
     }
 
     async fn alter(&mut self, changes: &[Change]) -> Check {

@@ -5,7 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use proptest::prelude::*;
 use siltstone::{
-    config::EngineConfig,
+    config::{Bytes, EngineConfig, Millis, WalMode},
+    engine::Durability,
     store::faulty::{Effect, Fault, Operation},
     types::{MergeOperator, TableOptions, TableSchema, TimeRange, Windowing, WriteMode},
 };
@@ -20,12 +21,13 @@ pub const NOW_MS: u64 = 10_000;
 pub struct Setup {
     mode: WriteMode,
     window: Windowing,
+    wal: WalMode,
 }
 
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Rows, and the number that their values are derived from.
-    Write(Vec<(Id, i64)>),
+    Write(Vec<(Id, i64)>, Durability),
     Delete(Vec<Id>),
     DeleteRange(TimeRange),
     Flush,
@@ -35,6 +37,8 @@ pub enum Step {
     Advance(u64),
     Fault(Fault),
     Reopen,
+    /// Another engine takes the root over, while the first is still there.
+    TakeOver,
     Snapshot,
     DropSnapshot,
     Read(Read),
@@ -88,7 +92,10 @@ pub fn first_columns() -> Vec<(Field, MergeOperator)> {
 
 impl Setup {
     pub fn configure(&self, config: &mut EngineConfig, wal: &Path) {
-        config.wal.dir = Some(wal.to_owned());
+        config.wal.mode = self.wal;
+        config.wal.dir = (self.wal == WalMode::Local).then(|| wal.to_owned());
+        config.wal.segment_bytes = Bytes(64 << 10);
+        config.wal.linger = Millis(0);
     }
 
     pub fn schema(&self) -> TableSchema {
@@ -122,7 +129,12 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         1 => Just(Windowing::None),
         1 => Just(Windowing::Auto),
     ];
-    (mode, window).prop_map(|(mode, window)| Setup { mode, window })
+    let wal = prop_oneof![
+        Just(WalMode::Local),
+        Just(WalMode::ObjectStore),
+        Just(WalMode::None),
+    ];
+    (mode, window, wal).prop_map(|(mode, window, wal)| Setup { mode, window, wal })
 }
 
 /// Few keys, so that they meet; in a few windows.
@@ -177,6 +189,8 @@ fn fault() -> impl Strategy<Value = Fault> {
         Just((Operation::Put, "/sst/")),
         Just((Operation::Create, "/manifest/")),
         Just((Operation::Create, "/results/")),
+        Just((Operation::Create, "wal/")),
+        Just((Operation::Get, "wal/")),
         Just((Operation::Get, "/manifest/")),
         Just((Operation::Delete, "/sst/")),
     ];
@@ -200,8 +214,9 @@ fn fault() -> impl Strategy<Value = Fault> {
 
 pub fn step() -> impl Strategy<Value = Step> {
     let rows = proptest::collection::vec((id(), -20..20_i64), 1..12);
+    let durability = prop_oneof![Just(Durability::Synced), Just(Durability::Buffered)];
     prop_oneof![
-        12 => rows.prop_map(Step::Write),
+        12 => (rows, durability).prop_map(|(rows, durability)| Step::Write(rows, durability)),
         3 => ids().prop_map(Step::Delete),
         2 => times().prop_map(|(start, end)| Step::DeleteRange(TimeRange { start, end })),
         4 => Just(Step::Flush),
@@ -210,6 +225,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..1_500_u64).prop_map(Step::Advance),
         2 => fault().prop_map(Step::Fault),
         1 => Just(Step::Reopen),
+        1 => Just(Step::TakeOver),
         2 => Just(Step::Snapshot),
         1 => Just(Step::DropSnapshot),
         5 => read().prop_map(Step::Read),
