@@ -1,7 +1,12 @@
 //! The one error type. Its kind says what the caller should do; its message names the object and
 //! the numbers. Messages are lower case and carry no full stop, so that they can be chained.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 /// `Result` with Siltstone's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -155,6 +160,16 @@ impl From<arrow::error::ArrowError> for Error {
     fn from(error: arrow::error::ArrowError) -> Self {
         Self::internal("arrow kernel failed").with_source(error)
     }
+}
+
+/// Runs `decode`, which works on stored bytes. A panic in it becomes `Corrupt`: decoders of others assert some
+/// of what damage can break.
+pub(crate) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    decoded.unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        Err(Error::corrupt(format!("it does not decode: {text}")))
+    })
 }
 
 /// What a panic that was caught said.

@@ -10,6 +10,7 @@ mod documentation;
 mod durability;
 mod edges;
 mod faults;
+mod findings;
 mod hidden;
 mod model;
 mod roundtrip;

@@ -12,7 +12,7 @@ use arrow::{
 
 use super::{generated as pb, required};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, guarded},
     types::{
         Key, KeyRange, MergeOperator, RangeDelete, Retention, SchemaColumns, SchemaParts, Seq,
         SstMeta, TableOptions, TableSchema, TimeRange, Window, Windowing, WriteMode,
@@ -165,8 +165,10 @@ impl TryFrom<pb::TableSchema> for TableSchema {
     type Error = Error;
 
     fn try_from(schema: pb::TableSchema) -> Result<Self> {
-        let columns = try_schema_from_flatbuffer_bytes(&schema.columns)
-            .map_err(|error| Error::corrupt("arrow schema does not decode").with_source(error))?;
+        let columns = guarded(|| {
+            try_schema_from_flatbuffer_bytes(&schema.columns)
+                .map_err(|error| Error::corrupt("arrow schema does not decode").with_source(error))
+        })?;
         let write_mode = match schema.write_mode() {
             pb::WriteMode::Upsert => WriteMode::Upsert,
             pb::WriteMode::Append => WriteMode::Append,

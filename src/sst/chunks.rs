@@ -1,10 +1,7 @@
 //! The parts of an object that are in memory, as the Parquet decoder wants to see them; and the fence
 //! around that decoder.
 
-use std::{
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::ops::Range;
 
 use bytes::{Buf, Bytes, buf::Reader};
 use parquet::{
@@ -12,7 +9,7 @@ use parquet::{
     file::reader::{ChunkReader, Length},
 };
 
-use crate::error::{Error, Result, panic_text};
+use crate::error::{self, Error, Result};
 
 /// Byte ranges of an object. Reading outside of them is an error of the decoder.
 pub(super) struct SparseObject {
@@ -74,12 +71,7 @@ pub(super) fn guarded<T, E>(decode: impl FnOnce() -> Result<T, E>) -> Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
-    match catch_unwind(AssertUnwindSafe(decode)) {
-        Ok(Ok(decoded)) => Ok(decoded),
-        Ok(Err(error)) => Err(Error::corrupt("it does not decode").with_source(error)),
-        Err(panic) => Err(Error::corrupt(format!(
-            "it does not decode: {}",
-            panic_text(&*panic)
-        ))),
-    }
+    error::guarded(|| {
+        decode().map_err(|error| Error::corrupt("it does not decode").with_source(error))
+    })
 }

@@ -33,13 +33,14 @@ use std::ops::Range;
 
 use arrow::{
     array::RecordBatch,
-    ipc::{reader::StreamReader, writer::StreamWriter},
+    buffer::Buffer,
+    ipc::{reader::StreamDecoder, writer::StreamWriter},
 };
 use ulid::Ulid;
 
 use super::{EntryKind, WalEntry};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, guarded},
     types::{Seq, TableId},
 };
 
@@ -273,10 +274,10 @@ pub(super) fn decode(payload: &[u8]) -> Result<WalEntry> {
 fn decode_batch(body: &[u8]) -> Result<RecordBatch> {
     let undecodable =
         |error| Error::corrupt("arrow stream of an entry does not decode").with_source(error);
-    let mut stream = StreamReader::try_new(body, None).map_err(undecodable)?;
-    let batch = stream.next();
-    let batch = batch.ok_or_else(|| Error::corrupt("entry holds no batch"))?;
-    batch.map_err(undecodable)
+    // A `StreamReader` would take memory for whatever length it reads.
+    let (mut decoder, mut bytes) = (StreamDecoder::new(), Buffer::from(body));
+    let batch = guarded(|| decoder.decode(&mut bytes).map_err(undecodable))?;
+    batch.ok_or_else(|| Error::corrupt("entry holds no batch"))
 }
 
 /// The 128 bits of a table's id.

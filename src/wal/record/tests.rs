@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow::{
     array::{
-        ArrayRef, BinaryViewBuilder, Decimal128Array, DictionaryArray, Int32Array, ListArray,
-        NullArray, StringArray, StringViewArray, StructArray, TimestampNanosecondArray,
+        ArrayRef, BinaryViewBuilder, Decimal128Array, DictionaryArray, Int32Array, Int64Array,
+        ListArray, NullArray, StringArray, StringViewArray, StructArray, TimestampNanosecondArray,
     },
-    datatypes::{DataType, Field, Int8Type, Int32Type},
+    datatypes::{DataType, Field, Int8Type, Int32Type, Schema},
 };
 
 use super::*;
@@ -139,4 +139,24 @@ fn version_1_stays_readable() {
     }
     assert_eq!(look(&golden, 7, offset), Found::EndMark);
     assert_eq!(offset + RECORD_HEADER_BYTES, golden.len());
+fn lengths_in_a_payload_are_not_believed() {
+    let column = Field::new("k", DataType::Int64, false);
+    let keys: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(vec![column])), vec![keys]).unwrap();
+    let good = Payload::encode(&entry(batch)).unwrap().bytes;
+    assert_eq!(decode(&good).unwrap().batch.num_rows(), 2);
+    // The length of the schema's message, which follows the continuation marker: two GiB of nothing.
+    let mut bytes = good.clone();
+    bytes[PAYLOAD_HEADER_BYTES + 4..PAYLOAD_HEADER_BYTES + 8]
+        .copy_from_slice(&i32::MAX.to_le_bytes());
+    let error = decode(&bytes).unwrap_err();
+    assert!(error.message().contains("holds no batch"), "{error}");
+    // Whatever else is damaged behind a checksum that is right, it is an error.
+    for at in PAYLOAD_HEADER_BYTES..good.len() {
+        for bit in 0..8 {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1 << bit;
+            drop(decode(&bytes));
+        }
+    }
 }
