@@ -46,7 +46,7 @@ pub struct ObjectInfo {
 }
 
 /// How often a store that does not answer is probed.
-const PROBES_MAX: u128 = 4;
+const PROBES_MAX: usize = 4;
 
 /// How a put-if-absent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,33 +127,36 @@ impl Store {
     /// `Invalid` when the second create succeeds; `Unavailable` when the store does not answer.
     pub async fn probe(&self, random: u128) -> Result<()> {
         let mut backoff = Backoff::for_outage();
-        for attempt in 1..PROBES_MAX {
-            match self.probe_once(random ^ attempt).await {
+        let mut names = Vec::new();
+        loop {
+            let name = format!("probe/{:032x}", random ^ names.len() as u128);
+            names.push(name.clone());
+            match self.create_twice(&name).await {
                 // A create is sent once. Whether it was done matters to others, not here: the next has
                 // another name.
-                Err(error) if error.is_unavailable() => backoff.pause().await,
-                probed => return probed,
+                Err(error) if error.is_unavailable() && names.len() < PROBES_MAX => {
+                    backoff.pause().await;
+                }
+                Err(error) => return Err(error),
+                Ok(second) => {
+                    let deleted: Result<()> = self.delete_all(&names).await.into_iter().collect();
+                    return match second {
+                        Created::Exists => deleted,
+                        Created::New => Err(Error::invalid(format!(
+                            "store {} lets two writers create one object; it cannot hold a siltstone root",
+                            self.url
+                        ))),
+                    };
+                }
             }
         }
-        self.probe_once(random).await
     }
 
-    async fn probe_once(&self, random: u128) -> Result<()> {
-        let name = format!("probe/{random:032x}");
+    /// How the second of two creates of an object ends.
+    async fn create_twice(&self, name: &str) -> Result<Created> {
         let body = Bytes::from_static(b"siltstone probe");
-        let first = self.create(&name, body.clone()).await;
-        let second = match first {
-            Ok(_) => self.create(&name, body).await,
-            unknown => unknown,
-        };
-        let deleted = self.delete(&name).await;
-        match second? {
-            Created::Exists => deleted,
-            Created::New => Err(Error::invalid(format!(
-                "store {} lets two writers create one object; it cannot hold a siltstone root",
-                self.url
-            ))),
-        }
+        self.create(name, body.clone()).await?;
+        self.create(name, body).await
     }
 
     /// The whole object.

@@ -190,8 +190,8 @@ async fn the_probe_outlasts_lost_answers_but_not_an_outage() {
     let (_dir, [memory, _]) = stores();
     let (store, faults) = memory.with_faults();
     faults.add(Fault::new(Operation::Create, "", Effect::LoseAnswer).times(2));
-    faults.add(Fault::new(Operation::Delete, "", Effect::Fail).times(1));
     store.probe(7).await.unwrap();
+    assert_eq!(store.list("").await.unwrap(), []);
     faults.add(Fault::new(Operation::Create, "", Effect::Fail));
     assert!(store.probe(7).await.unwrap_err().is_unavailable());
 }
