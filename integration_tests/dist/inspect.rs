@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde_json::Value;
-use siltstone::engine::{Engine, Table};
+use siltstone::{
+    config::WalMode,
+    engine::{Engine, Table},
+};
 use tempfile::{TempDir, tempdir};
 
 use crate::support::{quiet_config, readings, small_engine, sst_files, url_of};
@@ -115,7 +118,7 @@ async fn a_live_root_is_described_and_left_as_it_is() {
         let chunk = &sst["row_groups"][0]["chunks"][0];
         assert!(!chunk["pages"].as_array().unwrap().is_empty(), "{sst:#}");
     }
-    let wal = dir.path().join("wal/siltstone");
+    let wal = dir.path().join("wal/siltstone/local");
     let (segments, good) = json(&["inspect", "wal", text(&wal)]);
     assert!(good, "{segments:#}");
     let records = segments[0][1]["records"].as_array().unwrap().clone();
@@ -296,4 +299,38 @@ async fn damaged_segments_are_described() {
         assert_eq!(report["bytes"], length);
         assert_eq!(report["ended"], false);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wal_on_the_object_store_is_described() {
+    let dir = tempdir().unwrap();
+    let mut config = quiet_config(&url_of(dir.path()));
+    config.wal.mode = WalMode::ObjectStore;
+    let (engine, table) = small_engine(config).await;
+    for id in 0..3 {
+        table.write(readings(&[(1, Some(id), None)])).await.unwrap();
+    }
+    let segments = dir.path().join("wal/siltstone");
+    let (reports, good) = json(&["inspect", "wal", text(&segments)]);
+    assert!(good, "{reports:#}");
+    let reports = reports.as_array().unwrap();
+    let records = reports
+        .iter()
+        .flat_map(|report| report[1]["records"].as_array().unwrap());
+    let rows: u64 = records.map(|record| record["rows"].as_u64().unwrap()).sum();
+    assert_eq!(rows, 3, "{reports:#?}");
+    assert!(
+        reports.iter().all(|report| report[1]["epoch"] == 1),
+        "{reports:#?}"
+    );
+    let (catalog, _) = json(&["inspect", "catalog", text(dir.path())]);
+    let wal = catalog["wal"].as_str().unwrap();
+    assert!(wal.contains("object_store"), "{wal}");
+    engine.close().await.unwrap();
+
+    let last = files(&segments, "wal").pop().unwrap();
+    let bytes = fs::read(&last).unwrap();
+    fs::write(&last, &bytes[..bytes.len() - 3]).unwrap();
+    let (reports, good) = json(&["inspect", "wal", text(&segments)]);
+    assert!(!good, "{reports:#}");
 }

@@ -32,7 +32,7 @@ fn each(target: &str, try_it: impl Fn(&Bytes)) {
 #[test]
 fn payloads_of_the_wal() {
     each("wal_segment", |bytes| {
-        wal::inspect::segment(bytes);
+        wal::inspect::segment("1.wal", bytes);
         assert!(wal::inspect::payload(bytes).is_err());
     });
 }

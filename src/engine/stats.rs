@@ -88,6 +88,8 @@ pub struct TableStats {
     pub flushed_seq: Seq,
     /// Every batch up to here is visible.
     pub visible_seq: Seq,
+    /// Every batch up to here is durable: in the WAL, or in SSTs.
+    pub durable_seq: Seq,
     /// SSTs that left the version and are not deleted yet.
     pub obsolete_ssts: u64,
     /// Range deletes that may still hide rows.

@@ -286,6 +286,7 @@ impl Table {
             memtables_frozen: inner.memory.frozen() as u64,
             flushed_seq: version.flushed_seq,
             visible_seq: inner.memory.visible(),
+            durable_seq: inner.memory.durable(),
             obsolete_ssts: version.obsolete.len() as u64,
             range_deletes: version.range_deletes.len() as u64,
             jobs: version.jobs.len() as u64,

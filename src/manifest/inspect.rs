@@ -47,6 +47,10 @@ pub struct RecordReport {
 pub struct CatalogReport {
     /// Ids of the tables, by name.
     pub tables: BTreeMap<String, String>,
+    /// The WAL of the last engine: what is not in SSTs is there.
+    pub wal: Option<String>,
+    /// Whether that engine closed with nothing left in it.
+    pub is_wal_clean: bool,
     /// The newest epoch: that of the last engine that had the root open for writing.
     pub epoch: u64,
     /// Its records, in order.
@@ -167,6 +171,8 @@ pub async fn catalog(store: &Store) -> Result<CatalogReport> {
             }
         }
     }
+    report.wal = state.wal.as_ref().map(ToString::to_string);
+    report.is_wal_clean = state.is_wal_clean;
     let tables = state.tables.into_iter();
     report.tables = tables.map(|(name, id)| (name, id.to_string())).collect();
     report.faults.extend(log.faults);

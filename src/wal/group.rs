@@ -14,7 +14,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::{WalEntry, handle::Append, record};
 use crate::error::{Error, Result};
 
-const LENGTH_BYTES: usize = 4;
+/// Length of what stands before each payload.
+pub(super) const LENGTH_BYTES: usize = 4;
 
 /// The body of a segment with these entries.
 pub(super) fn encode(appends: &[Append]) -> Bytes {
@@ -43,20 +44,23 @@ pub(super) fn decode(body: &Bytes, mut each: impl FnMut(WalEntry) -> Result<()>)
     let mut offset = 0;
     while offset < body.len() {
         let corrupt = |what: &str| Error::corrupt(format!("body offset {offset}: {what}"));
-        let start = offset + LENGTH_BYTES;
-        let length = body.get(offset..start);
-        let length = length.ok_or_else(|| corrupt("entry is cut short"))?;
-        let length = u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize;
-        let payload = body.get(start..start + length);
+        let payload = payload_at(body, offset);
         let payload = payload.ok_or_else(|| corrupt("entry is cut short"))?;
         let entry = record::decode(payload).map_err(|error| {
             let what = corrupt("entry");
             error.context(what.message())
         })?;
         each(entry)?;
-        offset = start + length;
+        offset += LENGTH_BYTES + payload.len();
     }
     Ok(())
+}
+
+/// The payload of the entry at `offset` of a body; `None` when it is cut short.
+pub(super) fn payload_at(body: &[u8], offset: usize) -> Option<&[u8]> {
+    let start = offset.checked_add(LENGTH_BYTES)?;
+    let length = u32::from_le_bytes(body.get(offset..start)?.try_into().ok()?);
+    body.get(start..start.checked_add(length as usize)?)
 }
 
 #[cfg(test)]

@@ -1,25 +1,32 @@
-//! Describes a segment file for people, damaged or not: every record that can be read, and what lies
-//! between. Pure; reads bytes that somebody else fetched.
+//! Describes a segment for people, a file or an object, damaged or not: every entry that can be read, and
+//! what lies between. Pure; reads bytes that somebody else fetched.
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::{
-    EntryKind,
+    EntryKind, group,
     record::{
         Found, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHead, check_segment_header,
         decode, look, segment_number,
     },
 };
-use crate::error::Result;
+use crate::{
+    error::Result,
+    store::log::{Record, RecordKind},
+};
 
-/// A segment file.
+/// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SegmentReport {
     /// Length of the file.
     pub bytes: u64,
-    /// Its number, as its header says.
+    /// Its number, as its header says, or the name of its object.
     pub number: Option<u64>,
-    /// Whether it ends with an end mark, so that its log went on or was closed.
+    /// Epoch of the engine that wrote it; of objects only.
+    pub epoch: Option<u64>,
+    /// Whether it is whole: a file that ends with an end mark, so that its log went on or was closed; an
+    /// object in any case.
     pub ended: bool,
     /// The records that can be read, in order.
     pub records: Vec<RecordReport>,
@@ -30,9 +37,9 @@ pub struct SegmentReport {
 /// One record of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordReport {
-    /// Where it begins.
+    /// Where it begins, in the file, or in the body of the object.
     pub offset: u64,
-    /// Its length, header included.
+    /// Its length, its header included.
     pub bytes: u64,
     /// Id of the table.
     pub table: String,
@@ -44,8 +51,62 @@ pub struct RecordReport {
     pub rows: u64,
 }
 
+/// Describes the segment called `name`, of which only the file's own name counts, whose content is `bytes`.
+pub fn segment(name: &str, bytes: &Bytes) -> SegmentReport {
+    if bytes.starts_with(b"SILTLOG") {
+        object(name, bytes)
+    } else {
+        file(bytes)
+    }
+}
+
+/// Describes a record of an object WAL.
+fn object(name: &str, bytes: &Bytes) -> SegmentReport {
+    let file_name = name.rsplit('/').next().unwrap_or(name);
+    let number = file_name
+        .split('.')
+        .next()
+        .and_then(|stem| stem.parse().ok());
+    let mut report = SegmentReport {
+        bytes: bytes.len() as u64,
+        number,
+        ..SegmentReport::default()
+    };
+    // Copied under another name, it is any number.
+    let record = match Record::decode(file_name, number.unwrap_or(u64::MAX), bytes) {
+        Ok(record) => record,
+        Err(error) => {
+            report.faults.push(format!("offset 0: {}", error.message()));
+            return report;
+        }
+    };
+    report.epoch = Some(record.epoch.0);
+    report.ended = true;
+    let body = &record.body;
+    let mut offset = 0;
+    while offset < body.len() && record.kind == RecordKind::Edit {
+        let Some(payload) = group::payload_at(body, offset) else {
+            let left = body.len() - offset;
+            let what = format!("body offset {offset}: the last {left} bytes are no entry");
+            report.faults.push(what);
+            break;
+        };
+        let bytes = group::LENGTH_BYTES + payload.len();
+        match self::payload(payload) {
+            Ok(record) => report.records.push(RecordReport {
+                offset: offset as u64,
+                bytes: bytes as u64,
+                ..record
+            }),
+            Err(error) => report.faults.push(format!("body offset {offset}: {error}")),
+        }
+        offset += bytes;
+    }
+    report
+}
+
 /// Describes the segment file whose content is `bytes`.
-pub fn segment(bytes: &[u8]) -> SegmentReport {
+fn file(bytes: &[u8]) -> SegmentReport {
     let mut report = SegmentReport {
         bytes: bytes.len() as u64,
         number: segment_number(bytes),

@@ -3,8 +3,8 @@
 //!
 //! [`Wal`] is the handle, the same for every kind of log. `local` appends to files on a local disk and
 //! fsyncs them in groups; `object` creates objects in a numbered log. `record` is the format of files,
-//! `group` that of objects; `segments` knows which of them are still needed. [`inspect`] describes a
-//! segment for people.
+//! `group` that of objects; `segments` knows which of them are still needed. [`inspect`] describes both for
+//! people.
 //!
 //! Invariants:
 //! * An entry whose append returned is replayed by every later open, until its table releases it.

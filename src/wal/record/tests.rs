@@ -139,6 +139,9 @@ fn version_1_stays_readable() {
     }
     assert_eq!(look(&golden, 7, offset), Found::EndMark);
     assert_eq!(offset + RECORD_HEADER_BYTES, golden.len());
+}
+
+#[test]
 fn lengths_in_a_payload_are_not_believed() {
     let column = Field::new("k", DataType::Int64, false);
     let keys: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));

@@ -50,7 +50,7 @@ enum What {
     },
     /// Segments of the write-ahead log.
     Wal {
-        /// A segment file, a directory of them, or the URL of an object.
+        /// A segment, a directory of them, or the URL of an object.
         place: String,
     },
     /// An SST, or any other Parquet file.
@@ -152,7 +152,7 @@ async fn inspect_wal(place: &str, json: bool) -> Result<()> {
     let mut faults = Vec::new();
     let mut reports = Vec::new();
     for (name, bytes) in segments(place).await? {
-        let report = wal::inspect::segment(&bytes);
+        let report = wal::inspect::segment(&name, &bytes);
         let of_file = report.faults.iter();
         faults.extend(of_file.map(|fault| format!("{name}: {fault}")));
         reports.push((name, report));

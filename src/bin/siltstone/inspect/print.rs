@@ -20,6 +20,14 @@ pub(super) fn catalog(report: &CatalogReport, log: bool) {
         table.add_row([name, id]);
     }
     println!("{table}");
+    if let Some(wal) = &report.wal {
+        let clean = if report.is_wal_clean {
+            ", with nothing left in it"
+        } else {
+            ""
+        };
+        println!("WAL of the last engine: {wal}{clean}");
+    }
     if log {
         records(&report.log);
     }
@@ -116,10 +124,10 @@ fn records(records: &[RecordReport]) {
 
 pub(super) fn segment(name: &str, report: &SegmentReport) {
     let number = report.number.map(|number| format!("segment {number}, "));
-    let end = if report.ended {
-        "ended"
-    } else {
-        "without an end mark"
+    let end = match (report.epoch, report.ended) {
+        (Some(epoch), _) => format!("an object of epoch {epoch}"),
+        (None, true) => "ended".into(),
+        (None, false) => "without an end mark".into(),
     };
     println!(
         "{name}: {}{}, {} records, {end}",
