@@ -122,7 +122,7 @@ impl LocalCompactor {
 
     fn next_token(&self) -> Token {
         let mut last = self.last_token.lock().expect("no panic under this lock");
-        *last = Token::next_local(*last, self.env.unix_ms());
+        *last = Token::next_local(*last, self.env.unix_ms(), self.env.random());
         *last
     }
 }

@@ -93,9 +93,11 @@ impl Token {
         Token((last.0 + 1).max(unix_ms << 20) & !Self::LOCAL)
     }
 
-    /// The token of an attempt inside the engine; never equal to a remote one.
-    pub fn next_local(last: Token, unix_ms: u64) -> Token {
-        Token((last.0 & !Self::LOCAL).max(unix_ms << 20).wrapping_add(1) | Self::LOCAL)
+    /// The token of an attempt inside the engine; never equal to a remote one. `random` tells it from one that
+    /// an engine before took in the same millisecond, or before its clock was set back.
+    pub fn next_local(last: Token, unix_ms: u64, random: u128) -> Token {
+        let fresh = (unix_ms << 20) | (random as u64 & 0xf_ffff);
+        Token(((last.0 & !Self::LOCAL) + 1).max(fresh) | Self::LOCAL)
     }
 }
 
@@ -257,10 +259,13 @@ mod tests {
         for now in [5, 5, 4, 9] {
             let (r, l) = (
                 Token::next_remote(remote, now),
-                Token::next_local(local, now),
+                Token::next_local(local, now, 5),
             );
             assert!(r > remote && l > local && r < l);
             (remote, local) = (r, l);
         }
+        // Two engines, one after the other, at the same moment.
+        let [one, other] = [1, 2].map(|random| Token::next_local(Token(0), 7, random));
+        assert_ne!(one, other);
     }
 }
