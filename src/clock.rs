@@ -161,6 +161,11 @@ impl Env {
         monotonic.max(Duration::from_millis(wall))
     }
 
+    /// Time since `moment` for certain: by the clock that nobody sets.
+    pub fn since_at_least(&self, moment: Moment) -> Duration {
+        self.monotonic().saturating_sub(moment.monotonic)
+    }
+
     /// 128 random bits.
     pub fn random(&self) -> u128 {
         let mut random = self.random.lock().expect("no panic under this lock");

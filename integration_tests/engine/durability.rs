@@ -452,3 +452,72 @@ async fn without_a_wal_there_is_nothing_to_be_left_behind() {
         }
     }
 }
+
+/// The machine that had the WAL is lost, its rows are given up, and it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_were_given_up_stay_given_up() {
+    for mode in [WalMode::Local, WalMode::ObjectStore] {
+        let root = Root::new(mode);
+        let engine = root.open().await;
+        let table = create(&engine, "readings").await;
+        for row in 1..5 {
+            write(&table, row, WriteOptions::default()).await.unwrap();
+        }
+        engine.close().await.unwrap();
+        let mut config = root.config.clone();
+        config.wal.mode = WalMode::None;
+        let builder = Engine::builder(config).store(root.store.clone());
+        let engine = builder.abandon_wal().open().await.unwrap();
+        let table = engine.table("readings").unwrap();
+        write(&table, 9, WriteOptions::default()).await.unwrap();
+        engine.close().await.unwrap();
+        for _ in 0..2 {
+            let engine = root.open().await;
+            let table = engine.table("readings").unwrap();
+            assert_eq!(rows(&table).await, 1, "{mode:?}");
+            engine.close().await.unwrap();
+        }
+        // What is written from now on is kept.
+        let engine = root.open().await;
+        write(
+            &engine.table("readings").unwrap(),
+            10,
+            WriteOptions::default(),
+        )
+        .await
+        .unwrap();
+        engine.close().await.unwrap();
+        let engine = root.open().await;
+        assert_eq!(
+            rows(&engine.table("readings").unwrap()).await,
+            2,
+            "{mode:?}"
+        );
+        engine.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_wal_of_another_root_is_refused_and_left_alone() {
+    let root = Root::new(WalMode::Local);
+    let engine = root.open().await;
+    let table = create(&engine, "readings").await;
+    write(&table, 1, WriteOptions::default()).await.unwrap();
+    engine.close().await.unwrap();
+    for other in [Store::open("memory:///").unwrap(), {
+        let other = Root::new(WalMode::None);
+        other.open().await.close().await.unwrap();
+        other.store
+    }] {
+        let builder = Engine::builder(root.config.clone()).store(other);
+        let error = builder.open().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(
+            error.to_string().contains("belongs to another root"),
+            "{error}"
+        );
+    }
+    let engine = root.open().await;
+    assert_eq!(rows(&engine.table("readings").unwrap()).await, 1);
+    engine.close().await.unwrap();
+}

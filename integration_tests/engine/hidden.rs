@@ -16,7 +16,9 @@ use siltstone::{
         Store,
         faulty::{Effect, Fault, Faults, Operation},
     },
-    types::{TableOptions, TableSchema, TimeRange, Windowing, WriteMode},
+    types::{
+        Alteration, MergeOperator, TableOptions, TableSchema, TimeRange, Windowing, WriteMode,
+    },
 };
 
 use crate::support::{
@@ -377,4 +379,121 @@ async fn a_table_without_windows_expires_too() {
     assert_eq!(table.stats().sst_rows, 2, "compaction drops expired rows");
     bench.clock.advance(Duration::from_secs(60));
     eventually("all ssts are gone", async || table.stats().ssts == 0).await;
+}
+
+/// The seq of a range delete that has ended must not be that of another: SSTs remember it as applied.
+#[tokio::test]
+async fn a_range_delete_after_a_restart_is_not_taken_for_one_that_ended() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let table = bench.table(one_second_windows()).await;
+    let written = [(100, None, None), (500, None, None), (900, None, None)];
+    table.write(readings(&written)).await.unwrap();
+    table.flush().await.unwrap();
+    table
+        .delete_range(TimeRange { start: 0, end: 200 })
+        .await
+        .unwrap();
+    table.compact().await.unwrap();
+    eventually("the range delete ends", async || {
+        table.stats().range_deletes == 0
+    })
+    .await;
+    bench.engine.close().await.unwrap();
+    let engine = Engine::builder(config())
+        .store(bench.store.clone())
+        .open()
+        .await
+        .unwrap();
+    let table = engine.table("readings").unwrap();
+    table
+        .delete_range(TimeRange {
+            start: 800,
+            end: 1_000,
+        })
+        .await
+        .unwrap();
+    table.write(readings(&[(700, None, None)])).await.unwrap();
+    assert_eq!(rows(&table).await, [500, 700]);
+    table.compact().await.unwrap();
+    eventually("the range delete ends", async || {
+        table.stats().range_deletes == 0
+    })
+    .await;
+    assert_eq!(rows(&table).await, [500, 700]);
+    assert_eq!(table.stats().sst_rows, 2);
+}
+
+/// While a range delete waits for the store, rows from before and after it meet in no SST, and are not combined.
+#[tokio::test]
+async fn a_range_delete_on_its_way_stands_between_rows() {
+    let bench = Bench::new(Duration::from_secs(100)).await;
+    let options = TableOptions {
+        operators: [("value".to_owned(), MergeOperator::Sum)].into(),
+        ..one_second_windows()
+    };
+    let table = bench.table(options).await;
+    table
+        .write(readings(&[(100, None, Some(1))]))
+        .await
+        .unwrap();
+    bench
+        .faults
+        .add(Fault::new(Operation::Create, "/manifest/", Effect::Block));
+    let deleting = tokio::spawn({
+        let table = table.clone();
+        async move { table.delete_range(TimeRange::ALL).await }
+    });
+    eventually("the commit is on its way", async || {
+        bench.faults.blocked() > 0
+    })
+    .await;
+    table
+        .write(readings(&[(100, None, Some(2))]))
+        .await
+        .unwrap();
+    let flushing = tokio::spawn({
+        let table = table.clone();
+        async move { table.flush().await }
+    });
+    tokio::task::yield_now().await;
+    bench.faults.release();
+    deleting.await.unwrap().unwrap();
+    flushing.await.unwrap().unwrap();
+    let left = reading_rows(&scan(&table, ScanRequest::all()).await);
+    assert_eq!(left, [(100, None, Some(2))]);
+}
+
+#[tokio::test]
+async fn a_snapshot_keeps_its_rows_under_a_shorter_life_and_a_longer_one_brings_none_back() {
+    let bench = Bench::new(Duration::from_secs(10)).await;
+    let table = bench.table(one_second_windows()).await;
+    table
+        .write(readings(&[(1_500, None, Some(1)), (9_500, None, None)]))
+        .await
+        .unwrap();
+    table.flush().await.unwrap();
+    table.delete(reading_keys(&[(9_500, None)])).await.unwrap();
+    table.flush().await.unwrap();
+    let snapshot = table.snapshot().await.unwrap();
+    let ttl = |seconds| Alteration::SetTtl(Some(Duration::from_secs(seconds)));
+    table.alter(&[ttl(2)]).await.unwrap();
+    assert!(rows(&table).await.is_empty());
+    table.write(readings(&[(9_000, None, None)])).await.unwrap();
+    table.compact().await.unwrap();
+    let seen = snapshot
+        .scan(ScanRequest::all())
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(reading_rows(&seen[0]), [(1_500, None, Some(1))]);
+    table.alter(&[ttl(1_000)]).await.unwrap();
+    table.alter(&[Alteration::SetTtl(None)]).await.unwrap();
+    assert_eq!(rows(&table).await, [9_000]);
+    drop(snapshot);
+    eventually("the expired window goes", async || {
+        table.stats().windows == 1
+    })
+    .await;
 }

@@ -80,7 +80,7 @@ impl Plan {
         Retention {
             read_points: pins.read_points,
             drop_tombstones: !older,
-            expiry: version.schema.expiry(pins.as_of_ms),
+            expiry: pins.expiry,
             range_deletes: deletes.copied().collect(),
         }
     }

@@ -26,9 +26,9 @@ pub(super) async fn alter(table: &Table, changes: Vec<Alteration>) -> Result<Tab
     inner.check_open()?;
     let altering = async move {
         let _one = inner.altering.lock().await;
-        let mut backoff = Backoff::for_outage();
+        let (mut change, mut backoff) = (Change::new(changes), Backoff::for_outage());
         loop {
-            match change(&inner, &changes).await {
+            match change.make(&engine, &inner).await {
                 Ok(schema) => return Ok(schema),
                 Err(error) => engine.wait_out(&inner, error, &mut backoff).await?,
             }
@@ -38,23 +38,42 @@ pub(super) async fn alter(table: &Table, changes: Vec<Alteration>) -> Result<Tab
     altered.map_err(|error| Error::internal("alteration panicked").with_source(error))?
 }
 
-/// Makes the change; the caller holds `altering`.
-async fn change(table: &TableInner, changes: &[Alteration]) -> Result<TableSchema> {
-    // Not the version's: a change whose outcome was unknown may be in it already.
-    let next = table.memory.schema().altered(changes)?;
-    sst::check_storable(&next)?;
-    let commit = table.manifest.commit(|version| {
-        let is_made = version.schema == next;
-        Ok((!is_made).then(|| Edit {
-            schema: Some(next.clone()),
-            ..Edit::default()
-        }))
-    });
-    commit.await?;
-    if table.memory.set_schema(next.clone()) {
-        table.flush_wanted.notify_one();
+/// A change on its way.
+struct Change {
+    alterations: Vec<Alteration>,
+    /// What was tried: one of them may be in the manifest although its answer was lost.
+    tried: Vec<TableSchema>,
+}
+
+impl Change {
+    fn new(alterations: Vec<Alteration>) -> Self {
+        Self {
+            alterations,
+            tried: Vec::new(),
+        }
     }
-    Ok(next)
+
+    /// Makes the change; the caller holds `altering`.
+    async fn make(&mut self, engine: &EngineInner, table: &TableInner) -> Result<TableSchema> {
+        let now_ms = engine.env.unix_ms();
+        let version = table.manifest.commit(|version| {
+            if self.tried.contains(&version.schema) {
+                return Ok(None);
+            }
+            let next = version.schema.altered(&self.alterations, now_ms)?;
+            sst::check_storable(&next)?;
+            self.tried.push(next.clone());
+            Ok(Some(Edit {
+                schema: Some(next),
+                ..Edit::default()
+            }))
+        });
+        let schema = version.await?.schema.clone();
+        if table.memory.set_schema(schema.clone()) {
+            table.flush_wanted.notify_one();
+        }
+        Ok(schema)
+    }
 }
 
 /// Chooses the width of windows by what is about to be flushed, if that has been left to the first flush.
@@ -64,7 +83,7 @@ pub(super) async fn choose_window(
     slot: &Arc<Slot>,
 ) -> Result<()> {
     let _one = table.altering.lock().await;
-    let schema = table.memory.schema();
+    let schema = table.manifest.version().schema.clone();
     if schema.options().window != Windowing::Auto {
         return Ok(());
     }
@@ -73,8 +92,7 @@ pub(super) async fn choose_window(
         return Ok(());
     };
     let width = WindowWidth::for_rate(slot.memtable.bytes(), times, unit);
-    engine.check_alive()?;
     tracing::info!(table = %table.name, ?width, "width of windows chosen");
     let fixed = Alteration::SetWindow(Windowing::Fixed(width));
-    change(table, &[fixed]).await.map(drop)
+    Change::new(vec![fixed]).make(engine, table).await.map(drop)
 }

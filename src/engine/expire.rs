@@ -52,9 +52,13 @@ pub(super) async fn expire(table: &TableInner) -> Result<()> {
 }
 
 fn hidden(table: &TableInner, version: &Version) -> Option<Edit> {
+    let range_deletes_ended = hidden::ended_range_deletes(version, table.memory.unflushed());
     let edit = Edit {
         removed: hidden::hidden_ssts(version, &table.manifest.pins()),
-        range_deletes_ended: hidden::ended_range_deletes(version, table.memory.unflushed()),
+        // Nothing up to it is unflushed; so its seq is not taken again after a restart, when SSTs would seem to
+        // have had another delete applied, and no entry that the WAL refused comes back.
+        flushed_seq: range_deletes_ended.last().copied(),
+        range_deletes_ended,
         ..Edit::default()
     };
     (edit != Edit::default()).then_some(edit)

@@ -18,7 +18,7 @@ use crate::{
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
     sst::{RunHooks, SstOptions, SstSpec, write_run},
     store::{Store, layout},
-    types::{Retention, Seq, SstId, SstMeta, TableId},
+    types::{ColumnMap, Retention, Seq, SstId, SstMeta, TableId},
 };
 
 const BATCH_ROWS: usize = 8_192;
@@ -188,18 +188,20 @@ impl SlotWriter {
     /// Adds each SST to `ssts` as soon as it is durable.
     fn write(&self, slot: &Slot, ssts: &mut Vec<Arc<SstMeta>>) -> Result<()> {
         let (view, handle) = (slot.memtable.view(), Handle::current());
-        // Written under an older schema, perhaps; but in the windows of today.
-        let window = self.version.schema.options().window;
-        let schema = &view.schema().with_window(window)?;
+        // Rows of an older schema are brought up to date before they are combined.
+        let schema = &self.version.schema;
+        let map = ColumnMap::new(schema.stored().clone(), view.schema().stored().fields())?;
         let columns = MergeColumns::find(schema, schema.stored())?;
         let retention = Retention {
             read_points: self.pins.read_points.clone(),
             drop_tombstones: false,
-            expiry: self.version.schema.expiry(self.pins.as_of_ms),
+            expiry: self.pins.expiry,
             range_deletes: self.version.range_deletes.clone(),
         };
         for (window, batches) in view.by_window(schema.window_width(), BATCH_ROWS)? {
-            let source: SortedSource = Box::new(batches.into_iter().map(Ok));
+            let map = map.clone();
+            let batches = batches.into_iter().map(move |batch| map.apply(&batch));
+            let source: SortedSource = Box::new(batches);
             let options = MergeOptions::retained(schema.write_mode(), retention.clone());
             let merged = Merge::new(vec![source], columns.clone(), options);
             let spec = SstSpec {

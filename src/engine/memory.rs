@@ -269,7 +269,9 @@ impl Memory {
 
     fn finish(&self, seq: Seq) {
         let mut state = self.lock();
-        state.done_early.insert(seq);
+        if seq > self.visible() {
+            state.done_early.insert(seq);
+        }
         advance(&self.visible, &mut state.done_early);
     }
 
@@ -324,6 +326,13 @@ impl Slot {
 
     fn set_seq_last(&self, seq: Seq) {
         *self.seq_last.lock().expect("no panic under this lock") = Some(seq);
+    }
+}
+
+impl Ticket {
+    /// What follows is not held up any more; the memtable is not complete before the ticket is dropped.
+    pub(super) fn show(&self) {
+        self.memory.finish(self.seq);
     }
 }
 

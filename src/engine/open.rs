@@ -131,9 +131,7 @@ impl EngineBuilder {
         let cancel = CancellationToken::new();
         let opened = open_tables(&store, &catalog, &logs, &cancel).await?;
         let log = Log::new(store.clone(), layout::wal(&self.config.name), logs);
-        let wal = wal
-            .open(&self.config, log, catalog.epoch(), &opened)
-            .await?;
+        let wal = wal.open(&self.config, log, &catalog, &opened).await?;
         let compactor = self
             .compactor
             .unwrap_or_else(|| local_compactor(&store, &self.config, &self.env));

@@ -1,7 +1,8 @@
 //! Deletes by time range: one line in the manifest.
 //!
 //! 1. It takes a seq, after which later batches come, and waits until all before it are visible.
-//! 2. Then it is committed. A snapshot waits for that, so that none sees it come; a read that began before
+//! 2. Then it is committed. Until then the memtable that it took its seq in is not complete: no row of a later
+//!    seq can reach an SST before, and be combined there with one that is to be deleted. A snapshot waits for that, so that none sees it come; a read that began before
 //!    holds its version.
 
 use std::sync::Arc;
@@ -39,7 +40,7 @@ async fn commit(engine: &EngineInner, table: &Arc<TableInner>, times: TimeRange)
     let _one = table.range_deleting.lock().await;
     let ticket = table.memory.begin();
     let seq = ticket.seq;
-    drop(ticket);
+    ticket.show();
     table.memory.wait_visible(seq).await;
     let delete = RangeDelete { seq, times };
     let mut backoff = Backoff::for_outage();

@@ -15,9 +15,9 @@ use crate::{
     clock::Env,
     config::{EngineConfig, WalMode},
     error::{Error, Result},
-    manifest::WalIdentity,
+    manifest::{Catalog, WalIdentity},
     store::{Store, layout, log::Log},
-    types::{Epoch, Seq, TableId},
+    types::{Seq, TableId},
     wal::{ObjectWalOptions, Wal, WalEntry, WalLock},
 };
 
@@ -62,26 +62,39 @@ impl WalSource {
             mode: mode.to_owned(),
             id: id.to_owned(),
             place,
+            root: match self {
+                Self::Local(lock) => lock.root().map(str::to_owned),
+                Self::None | Self::Object { .. } => None,
+            },
         }
     }
 
-    /// Opens it, on `log` if it is on the object store, and replays it into the memtables. Entries of a
-    /// damaged table are kept.
+    /// Opens it for the engine that has claimed `catalog`, on `log` if it is on the object store, and replays
+    /// it into the memtables. Entries of a damaged table are kept.
     pub(super) async fn open(
         self,
         config: &EngineConfig,
         log: Log,
-        epoch: Epoch,
+        catalog: &Catalog,
         opened: &Opened,
     ) -> Result<Option<Wal>> {
+        let (epoch, since) = (catalog.epoch(), catalog.wal_since());
         let recovery = Recovery::of(opened);
         let dropped = recovery.dropped.clone();
         let replay = move |entry: WalEntry| recovery.replay(&entry);
         let wal = match self {
             Self::None => return Ok(None),
-            Self::Local(lock) => Wal::open_local(lock, &config.wal, replay).await?,
+            Self::Local(lock) => {
+                let lock = lock.bind(catalog.root(), epoch, since).await?;
+                Wal::open_local(lock, &config.wal, replay).await?
+            }
             Self::Object { env, .. } => {
-                let options = ObjectWalOptions { log, epoch, env };
+                let options = ObjectWalOptions {
+                    log,
+                    epoch,
+                    since,
+                    env,
+                };
                 Wal::open_object(options, &config.wal, replay).await?
             }
         };

@@ -58,9 +58,6 @@ impl Snapshot {
     }
 
     fn at(&self) -> ReadAt {
-        ReadAt {
-            seq: Some(self.seq()),
-            at_ms: self.pin.at_ms(),
-        }
+        ReadAt::Pinned(self.pin.seq(), self.pin.expiry())
     }
 }

@@ -230,7 +230,7 @@ impl Table {
     /// # Errors
     /// `Invalid`, naming the column; `Corrupt` or `NotFound`, naming the object; `Unavailable`.
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
-        get::get(self, keys, self.now()).await
+        get::get(self, keys, ReadAt::Now).await
     }
 
     /// Rows in key order, each key of an upsert table once, as they are at this moment.
@@ -239,15 +239,7 @@ impl Table {
     /// `Invalid` for a column that is not in the table, or a time range without a time column. What goes
     /// wrong later comes out of the stream: `Corrupt` or `NotFound`, naming the object; `Unavailable`.
     pub async fn scan(&self, request: ScanRequest) -> Result<ScanStream> {
-        scan::scan(self, request, self.now())
-    }
-
-    /// A read of what is visible now.
-    fn now(&self) -> ReadAt {
-        ReadAt {
-            seq: None,
-            at_ms: self.engine.env.unix_ms(),
-        }
+        scan::scan(self, request, ReadAt::Now)
     }
 
     /// Writes everything written so far to SSTs; returns when the manifest has them. Waits while the store

@@ -26,13 +26,13 @@ use crate::{
     types::{ColumnMap, Key, KeyRange, Seq, SstId, SstMeta, TableId, TableSchema, TimeRange},
 };
 
-/// Where in the order of writes, and when, a read stands.
+/// Where a read stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadAt {
-    /// Nothing newer than this; `None` for what is visible now.
-    pub(super) seq: Option<Seq>,
-    /// When it is, for the time to live, in milliseconds since the Unix epoch.
-    pub(super) at_ms: u64,
+pub(super) enum ReadAt {
+    /// It sees what is visible when it begins.
+    Now,
+    /// It sees nothing newer than this seq, and rows as expired that have an earlier time.
+    Pinned(Seq, Option<i64>),
 }
 
 /// What a read sees. Its methods block: only for threads that may.
@@ -69,9 +69,13 @@ impl ReadView {
             opened: Mutex::default(),
             filters: Mutex::default(),
         };
+        let (seq, expiry) = match at {
+            ReadAt::Now => (memory.visible, table.manifest.expiry()),
+            ReadAt::Pinned(seq, expiry) => (seq, expiry),
+        };
         let view = View {
-            seq: at.seq.unwrap_or(memory.visible).min(memory.visible),
-            expiry: version.schema.expiry(at.at_ms),
+            seq,
+            expiry,
             range_deletes: version.range_deletes.clone(),
         };
         Self {

@@ -27,13 +27,15 @@ pub struct WalIdentity {
     pub id: String,
     /// Where it is, for people.
     pub place: String,
+    /// The root that it belongs to, if it says so itself; not recorded.
+    pub root: Option<String>,
 }
 
 impl WalIdentity {
     /// The mode of engines without a WAL.
     pub const NONE: &str = "none";
 
-    fn is_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         self.mode == other.mode && self.id == other.id
     }
 }
@@ -87,16 +89,31 @@ impl Catalog {
         let env = settings.env.clone();
         let log = Log::new(store.clone(), layout::CATALOG, settings);
         let mut state = CatalogState::default();
+        let (mut claimed, new_root) = (None, env.random());
         let claim = |records: &[Record]| {
             state = CatalogState::default();
             for record in records {
                 replay(&mut state, record)?;
             }
+            check_root(&state, &wal)?;
             check(&state, &wal)?;
-            Ok(codec::encode_catalog_claim(&wal))
+            let root = match state.root.is_empty() {
+                true => format!("{new_root:032x}"),
+                false => state.root.clone(),
+            };
+            claimed = Some(codec::CatalogClaim {
+                wal: wal.clone(),
+                root,
+            });
+            Ok(claimed
+                .as_ref()
+                .map(codec::encode_catalog_claim)
+                .unwrap_or_default())
         };
         let (writer, _) = LogWriter::open_with(log, || env.random(), claim).await?;
-        state.claim(wal);
+        if let Some(claimed) = claimed {
+            state.claim(claimed, writer.epoch());
+        }
         let mut catalog = Self { env, writer, state };
         catalog.maintain().await;
         Ok(catalog)
@@ -105,6 +122,17 @@ impl Catalog {
     /// The engine's epoch.
     pub fn epoch(&self) -> Epoch {
         self.writer.epoch()
+    }
+
+    /// The root's id: random, for good.
+    pub fn root(&self) -> &str {
+        &self.state.root
+    }
+
+    /// Epoch of the first engine that had the WAL of this one, since another was used: what is older in it was
+    /// given up.
+    pub fn wal_since(&self) -> Epoch {
+        self.state.wal_since
     }
 
     /// All tables, by name.
@@ -204,6 +232,17 @@ impl Catalog {
     }
 }
 
+/// Whether `wal` is not another root's.
+fn check_root(state: &CatalogState, wal: &WalIdentity) -> Result<()> {
+    match &wal.root {
+        Some(root) if *root != state.root => Err(Error::invalid(format!(
+            "the wal {wal} belongs to another root (id {root}), and may hold its newest rows: choose another \
+             wal.dir, or delete the directory if that root is gone"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Whether an engine that writes to `wal` may take over.
 fn check_wal(state: &CatalogState, wal: &WalIdentity) -> Result<()> {
     let Some(before) = &state.wal else {
@@ -221,7 +260,9 @@ fn check_wal(state: &CatalogState, wal: &WalIdentity) -> Result<()> {
 
 impl std::fmt::Display for WalIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { mode, id, place } = self;
+        let Self {
+            mode, id, place, ..
+        } = self;
         write!(f, "mode {mode:?}")?;
         if !place.is_empty() {
             write!(f, " at {place:?}")?;
@@ -239,7 +280,10 @@ pub(super) fn replay(state: &mut CatalogState, record: &Record) -> Result<()> {
     };
     let body = record.body.clone();
     match record.kind {
-        RecordKind::Claim => state.claim(codec::decode_catalog_claim(body).map_err(as_corrupt)?),
+        RecordKind::Claim => {
+            let claim = codec::decode_catalog_claim(body).map_err(as_corrupt)?;
+            state.claim(claim, record.epoch);
+        }
         RecordKind::Snapshot => *state = codec::decode_catalog(body).map_err(as_corrupt)?,
         RecordKind::Edit => state.apply(&codec::decode_catalog_edit(body).map_err(as_corrupt)?),
     }

@@ -17,8 +17,8 @@ use crate::{
 };
 
 pub(super) use catalog::{
-    CatalogEdit, CatalogState, decode_catalog, decode_catalog_claim, decode_catalog_edit,
-    encode_catalog, encode_catalog_claim, encode_catalog_edit,
+    CatalogClaim, CatalogEdit, CatalogState, decode_catalog, decode_catalog_claim,
+    decode_catalog_edit, encode_catalog, encode_catalog_claim, encode_catalog_edit,
 };
 
 pub(super) fn encode_edit(edit: &Edit) -> Bytes {

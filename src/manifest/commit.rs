@@ -143,12 +143,17 @@ impl Manifest {
 
     /// Pins the seq that `read` answers: no merge that starts later drops what it sees.
     pub fn pin(&self, read: impl FnOnce() -> Seq) -> Pin {
-        self.read_points.pin(self.env.unix_ms(), read)
+        self.read_points.pin(|| (read(), self.expiry()))
     }
 
     /// What merges that start now must leave to readers.
     pub fn pins(&self) -> Pins {
-        self.read_points.pins(self.env.unix_ms())
+        self.read_points.pins(|| self.expiry())
+    }
+
+    /// The time before which rows are expired for who reads now, in the unit of the time column.
+    pub fn expiry(&self) -> Option<i64> {
+        self.version().schema.expiry(self.env.unix_ms())
     }
 
     /// Tells of every new version.

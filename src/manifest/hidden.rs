@@ -8,7 +8,7 @@ use crate::types::{Seq, SstId, SstMeta};
 /// SSTs all of whose rows are expired or range-deleted for every reader. They can leave the version without being
 /// read. Inputs of recorded jobs are left to their jobs.
 pub fn hidden_ssts(version: &Version, pins: &Pins) -> Vec<SstRef> {
-    let expiry = version.schema.expiry(pins.as_of_ms);
+    let expiry = pins.expiry;
     if expiry.is_none() && version.range_deletes.is_empty() {
         return Vec::new();
     }

@@ -151,7 +151,7 @@ pub async fn catalog(store: &Store) -> Result<CatalogReport> {
     for (at, entry) in log.entries.iter().enumerate() {
         let summary = entry.record.as_ref().map(|record| match record.kind {
             RecordKind::Claim => match codec::decode_catalog_claim(record.body.clone()) {
-                Ok(wal) => format!("an engine took over, with the wal of {wal}"),
+                Ok(claim) => format!("an engine took over, with the wal of {}", claim.wal),
                 Err(error) => error.to_string(),
             },
             RecordKind::Snapshot => match codec::decode_catalog(record.body.clone()) {

@@ -10,8 +10,8 @@ use crate::types::Seq;
 /// The read points of a table's snapshots.
 #[derive(Debug, Default)]
 pub(super) struct ReadPoints {
-    /// When each holder of a read point pinned it, in milliseconds since the Unix epoch.
-    pinned: Mutex<BTreeMap<Seq, Vec<u64>>>,
+    /// By the seq that it reads at: for each holder, the time before which it takes rows as expired.
+    pinned: Mutex<BTreeMap<Seq, Vec<Option<i64>>>>,
 }
 
 /// What a merge must leave to readers.
@@ -19,9 +19,8 @@ pub(super) struct ReadPoints {
 pub struct Pins {
     /// Seqs that snapshots read at, ascending, each once.
     pub read_points: Vec<Seq>,
-    /// The moment by which rows may be taken as expired: the oldest snapshot's, or now. In milliseconds since the
-    /// Unix epoch.
-    pub as_of_ms: u64,
+    /// Rows with an earlier time, in the unit of the time column, are expired for every reader.
+    pub expiry: Option<i64>,
 }
 
 /// A read point, pinned until this is dropped.
@@ -29,32 +28,34 @@ pub struct Pins {
 pub struct Pin {
     points: Arc<ReadPoints>,
     seq: Seq,
-    at_ms: u64,
+    expiry: Option<i64>,
 }
 
 impl ReadPoints {
-    /// Pins the seq that `read` answers; no merge that starts later drops what it sees.
-    pub(super) fn pin(self: &Arc<Self>, at_ms: u64, read: impl FnOnce() -> Seq) -> Pin {
+    /// Pins the seq and the expiry that `read` answers; no merge that starts later drops what it sees.
+    pub(super) fn pin(self: &Arc<Self>, read: impl FnOnce() -> (Seq, Option<i64>)) -> Pin {
         let mut pinned = self.lock();
-        let seq = read();
-        pinned.entry(seq).or_default().push(at_ms);
+        let (seq, expiry) = read();
+        pinned.entry(seq).or_default().push(expiry);
         Pin {
             points: self.clone(),
             seq,
-            at_ms,
+            expiry,
         }
     }
 
-    pub(super) fn pins(&self, now_ms: u64) -> Pins {
+    /// What is pinned now, and the expiry that `now` answers, if no snapshot has an earlier one.
+    pub(super) fn pins(&self, now: impl FnOnce() -> Option<i64>) -> Pins {
         let pinned = self.lock();
-        let oldest = pinned.values().flatten().min();
+        let expiries = pinned.values().flatten().copied();
         Pins {
             read_points: pinned.keys().copied().collect(),
-            as_of_ms: oldest.map_or(now_ms, |&oldest| oldest.min(now_ms)),
+            // None, which is less than all others, is for ever.
+            expiry: expiries.chain([now()]).min().flatten(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Seq, Vec<u64>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Seq, Vec<Option<i64>>>> {
         self.pinned.lock().expect("no panic under this lock")
     }
 }
@@ -65,9 +66,9 @@ impl Pin {
         self.seq
     }
 
-    /// When it was pinned, in milliseconds since the Unix epoch.
-    pub fn at_ms(&self) -> u64 {
-        self.at_ms
+    /// The time before which rows are expired for it, in the unit of the time column.
+    pub fn expiry(&self) -> Option<i64> {
+        self.expiry
     }
 }
 
@@ -75,7 +76,7 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let mut pinned = self.points.lock();
         if let Some(holders) = pinned.get_mut(&self.seq) {
-            if let Some(at) = holders.iter().position(|&at_ms| at_ms == self.at_ms) {
+            if let Some(at) = holders.iter().position(|&held| held == self.expiry) {
                 holders.swap_remove(at);
             }
             if holders.is_empty() {

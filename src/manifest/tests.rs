@@ -172,6 +172,7 @@ fn wal(id: &str) -> WalIdentity {
         mode: "local".into(),
         id: id.into(),
         place: "/a/folder".into(),
+        root: None,
     }
 }
 
@@ -326,14 +327,17 @@ fn stored_bodies_stay_readable() {
     };
     let golden = crate::golden::check("catalog-edit-v1.bin", &codec::encode_catalog_edit(&edit));
     assert_eq!(codec::decode_catalog_edit(golden).unwrap(), edit);
-    let golden = crate::golden::check(
-        "catalog-claim-v1.bin",
-        &codec::encode_catalog_claim(&wal("here")),
-    );
-    assert_eq!(codec::decode_catalog_claim(golden).unwrap(), wal("here"));
+    let claim = codec::CatalogClaim {
+        wal: wal("here"),
+        root: "00ff".into(),
+    };
+    let golden = crate::golden::check("catalog-claim-v1.bin", &codec::encode_catalog_claim(&claim));
+    assert_eq!(codec::decode_catalog_claim(golden).unwrap(), claim);
     let state = codec::CatalogState {
         tables: [("weather".into(), TableId::from_parts(5, 6))].into(),
         wal: Some(wal("here")),
+        wal_since: Epoch(3),
+        root: "00ff".into(),
         is_wal_clean: true,
     };
     let golden = crate::golden::check("catalog-snapshot-v1.bin", &codec::encode_catalog(&state));

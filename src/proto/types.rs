@@ -153,6 +153,7 @@ impl From<&TableSchema> for pb::TableSchema {
             version: parts.version,
             column_ids: parts.columns.ids,
             column_id_next: parts.columns.next_id,
+            expiry_floor: parts.expiry_floor,
             ttl_ns: parts.options.ttl.map(nanos),
             operators: operators
                 .map(|&operator| pb::MergeOperator::from(operator).into())
@@ -196,6 +197,7 @@ impl TryFrom<pb::TableSchema> for TableSchema {
             key: schema.key,
             time: schema.time,
             options,
+            expiry_floor: schema.expiry_floor,
             version: schema.version,
         })
         .map_err(|error| Error::corrupt("table schema is not valid").with_source(error))

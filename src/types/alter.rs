@@ -42,20 +42,23 @@ pub enum Alteration {
         /// Its name from now on.
         to: String,
     },
-    /// Sets or ends the time to live; rows that are past it are gone for good.
+    /// Sets or ends the time to live; rows that are past the one before are gone for good.
     SetTtl(Option<Duration>),
     /// Sets windows for what is flushed from now on.
     SetWindow(Windowing),
 }
 
 impl TableSchema {
-    /// The next version of this schema, with all of `changes`, made in order.
+    /// The next version of this schema, with all of `changes`, made in order at `now_ms` (milliseconds since the
+    /// Unix epoch).
     ///
     /// # Errors
     /// `Invalid`, naming the column: it is not there, its name is taken or reserved, it is part of the key, a
     /// new one is not nullable, or the type is not wider.
-    pub fn altered(&self, changes: &[Alteration]) -> Result<TableSchema> {
+    pub fn altered(&self, changes: &[Alteration], now_ms: u64) -> Result<TableSchema> {
         let mut parts = self.to_parts();
+        // Rows that have expired are gone, or not yet: a longer life must not show which.
+        parts.expiry_floor = self.expiry(now_ms);
         for change in changes {
             parts.alter(change)?;
         }
@@ -219,12 +222,15 @@ mod tests {
     #[test]
     fn ids_stay_with_their_columns_and_never_come_back() {
         let altered = schema()
-            .altered(&[
-                rename("v", "w2"),
-                drop_column("w"),
-                add("w", true),
-                rename("k", "key"),
-            ])
+            .altered(
+                &[
+                    rename("v", "w2"),
+                    drop_column("w"),
+                    add("w", true),
+                    rename("k", "key"),
+                ],
+                0,
+            )
             .unwrap();
         assert_eq!(altered.version(), 2);
         assert_eq!(altered.key_names(), ["key"]);
@@ -237,7 +243,7 @@ mod tests {
                 MergeOperator::BytesAppend
             ]
         );
-        let again = altered.altered(&[drop_column("w"), add("w", true)]);
+        let again = altered.altered(&[drop_column("w"), add("w", true)], 0);
         assert_eq!(again.unwrap().column_ids(), [1, 2, 5]);
     }
 
@@ -258,10 +264,12 @@ mod tests {
                 "time column",
             ),
         ] {
-            let error = schema().altered(std::slice::from_ref(&change)).unwrap_err();
+            let error = schema()
+                .altered(std::slice::from_ref(&change), 0)
+                .unwrap_err();
             assert!(error.to_string().contains(words), "{change:?}: {error}");
         }
-        assert!(schema().altered(&[widen("w", DataType::Int16)]).is_ok());
-        assert!(schema().altered(&[widen("v", DataType::Int64)]).is_ok());
+        assert!(schema().altered(&[widen("w", DataType::Int16)], 0).is_ok());
+        assert!(schema().altered(&[widen("v", DataType::Int64)], 0).is_ok());
     }
 }

@@ -43,6 +43,7 @@ pub struct TableSchema {
     key: Arc<[usize]>,
     time: Option<usize>,
     options: TableOptions,
+    expiry_floor: Option<i64>,
     width: Option<WindowWidth>,
     version: u32,
     stored: SchemaRef,
@@ -67,6 +68,8 @@ pub(crate) struct Parts {
     pub(crate) key: Vec<String>,
     pub(crate) time: Option<String>,
     pub(crate) options: TableOptions,
+    /// What was expired under an earlier time to live stays so.
+    pub(crate) expiry_floor: Option<i64>,
     pub(crate) version: u32,
 }
 
@@ -101,6 +104,7 @@ impl TableSchema {
             key: key.iter().map(|&name| name.to_owned()).collect(),
             time: time.map(str::to_owned),
             options,
+            expiry_floor: None,
             version: 1,
         })
     }
@@ -118,6 +122,13 @@ impl TableSchema {
         if unit.is_none() && options.window != Windowing::None {
             return Err(Error::invalid("a window needs a time column"));
         }
+        if let Windowing::Fixed(width) = options.window
+            && u64::try_from(width.as_nanos()).is_err()
+        {
+            return Err(Error::invalid(format!(
+                "a window of {width:?} is wider than 584 years"
+            )));
+        }
         if unit.is_none() && options.ttl.is_some() {
             return Err(Error::invalid("a time to live needs a time column"));
         }
@@ -132,6 +143,7 @@ impl TableSchema {
             key: key.into(),
             time,
             options,
+            expiry_floor: parts.expiry_floor,
             width: width.transpose()?,
             version: parts.version,
             stored,
@@ -150,6 +162,7 @@ impl TableSchema {
             key: self.key_names().into_iter().map(owned).collect(),
             time: self.time.map(|at| owned(self.columns.field(at).name())),
             options: self.options.clone(),
+            expiry_floor: self.expiry_floor,
             version: self.version,
         }
     }
@@ -243,8 +256,12 @@ impl TableSchema {
     }
 
     /// The time, in the unit of the time column, before which rows are expired at `now_ms` (milliseconds
-    /// since the Unix epoch); `None` without a time to live.
+    /// since the Unix epoch); `None` when none ever are.
     pub fn expiry(&self, now_ms: u64) -> Option<i64> {
+        self.ttl_expiry(now_ms).max(self.expiry_floor)
+    }
+
+    fn ttl_expiry(&self, now_ms: u64) -> Option<i64> {
         let ttl = self.options.ttl?;
         let nanos = i128::from(now_ms) * 1_000_000 - ttl.as_nanos() as i128;
         let per_unit = match self.time_unit()? {

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Wal, WalEntry,
+    binding::{self, Binding},
     handle::{Append, Group, Message, Shared},
     record::{SEGMENT_HEADER_BYTES, end_mark, segment_header},
     replay::{self, Recovered, failed, marker_path, remove, seal, segment_path, sync_dir},
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     config::WalConfig,
     error::{Error, Result},
-    types::{Seq, TableId},
+    types::{Epoch, Seq, TableId},
 };
 
 /// The file of a segment, for tests that put another in its place.
@@ -45,6 +46,7 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 pub struct WalLock {
     dir: PathBuf,
     id: String,
+    binding: Option<Binding>,
     file: File,
 }
 
@@ -52,6 +54,28 @@ impl WalLock {
     /// The log's id, made when its directory was; it goes where the directory goes.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The id of the root that it belongs to, if it was ever used.
+    pub fn root(&self) -> Option<&str> {
+        self.binding.as_ref().map(|binding| &binding.root[..])
+    }
+
+    /// Has it belong to the root `root`, whose engine with `epoch` takes it. What an engine before `since`
+    /// left, since when the root has used no other log, was given up: it is removed.
+    ///
+    /// # Errors
+    /// `Unavailable` when the directory cannot be changed.
+    pub async fn bind(mut self, root: &str, epoch: Epoch, since: Epoch) -> Result<WalLock> {
+        let root = root.to_owned();
+        let binding = tokio::task::spawn_blocking(move || {
+            let bound = Binding { root, epoch };
+            binding::bind(&self.dir, &bound, since)?;
+            self.binding = Some(bound);
+            Ok(self)
+        });
+        let bound = binding.await;
+        bound.map_err(|error| Error::internal("wal binding panicked").with_source(error))?
     }
 
     /// The log's directory.
@@ -70,8 +94,14 @@ impl Wal {
         let dir = dir.to_path_buf();
         let locking = tokio::task::spawn_blocking(move || {
             let file = replay::lock(&dir)?;
-            let id = replay::identify(&dir, random)?;
-            Ok(WalLock { dir, id, file })
+            let id = binding::identify(&dir, random)?;
+            let binding = binding::binding(&dir)?;
+            Ok(WalLock {
+                dir,
+                id,
+                binding,
+                file,
+            })
         });
         let locked = locking.await;
         locked.map_err(|error| Error::internal("wal lock panicked").with_source(error))?

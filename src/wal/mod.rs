@@ -2,7 +2,7 @@
 //! share its segments, in the order they were queued.
 //!
 //! [`Wal`] is the handle, the same for every kind of log. `local` appends to files on a local disk and
-//! fsyncs them in groups; `object` creates objects in a numbered log. `record` is the format of files,
+//! fsyncs them in groups, and `binding` ties them to a root; `object` creates objects in a numbered log. `record` is the format of files,
 //! `group` that of objects; `segments` knows which of them are still needed. [`inspect`] describes both for
 //! people.
 //!
@@ -12,6 +12,7 @@
 //! * An entry is not replayed unless all that were queued before it are, but for those whose append
 //!   failed.
 
+mod binding;
 mod group;
 mod handle;
 pub mod inspect;

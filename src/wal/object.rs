@@ -39,6 +39,8 @@ pub struct ObjectWalOptions {
     pub log: Log,
     /// The engine's epoch, which it claims.
     pub epoch: Epoch,
+    /// Since when the root has used no other log: what is older was given up.
+    pub since: Epoch,
     /// Randomness for attempt ids.
     pub env: Env,
 }
@@ -55,12 +57,17 @@ impl Wal {
         config: &WalConfig,
         mut replay: impl FnMut(WalEntry) -> Result<()> + Send + 'static,
     ) -> Result<Wal> {
-        let ObjectWalOptions { log, epoch, env } = options;
+        let ObjectWalOptions {
+            log,
+            epoch,
+            since,
+            env,
+        } = options;
         let (wal, inbox, shared) = Wal::new(log.folder().to_owned(), config.bytes_max.0);
         let writer = LogWriter::open_tail(log, epoch, || env.random()).await?;
         let handle = Handle::current();
         let recovering = tokio::task::spawn_blocking(move || {
-            let segments = handle.block_on(recover(&writer, &mut replay))?;
+            let segments = handle.block_on(recover(&writer, since, &mut replay))?;
             Ok::<_, Error>((writer, segments))
         });
         let recovered = recovering.await;
@@ -82,12 +89,13 @@ impl Wal {
 /// Replays what precedes the writer's claim.
 async fn recover(
     writer: &LogWriter,
+    since: Epoch,
     replay: &mut impl FnMut(WalEntry) -> Result<()>,
 ) -> Result<Segments> {
     let mut segments = Segments::default();
     let mut records = Box::pin(writer.log().records(writer.base()..writer.last()));
     while let Some(record) = records.try_next().await? {
-        if record.kind == RecordKind::Claim {
+        if record.kind == RecordKind::Claim || record.epoch < since {
             continue;
         }
         let mut segment = Segment {
@@ -154,6 +162,9 @@ impl Writer {
         }
         let result = self.write(&appends).await;
         Group::answer(appends, &result);
+        if result.is_ok() {
+            self.delete_released().await;
+        }
     }
 
     async fn write(&mut self, appends: &[Append]) -> Result<()> {
@@ -167,7 +178,6 @@ impl Writer {
         }
         let number = self.append(body).await?;
         self.segments.insert(number, segment);
-        self.delete_released().await;
         self.shared.report(&self.segments, appends.len() as u64, 1);
         Ok(())
     }

@@ -77,27 +77,6 @@ pub(super) fn lock(dir: &Path) -> Result<File> {
     }
 }
 
-/// The id of the log in `dir`; made of `random` when it has none.
-pub(super) fn identify(dir: &Path, random: u128) -> Result<String> {
-    let path = dir.join("ID");
-    match fs::read_to_string(&path) {
-        Ok(id) => return Ok(id.trim().to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("read", &path, error)),
-    }
-    let id = format!("{random:032x}");
-    let staged = path.with_extension("tmp");
-    let written = (|| {
-        let mut file = File::create(&staged)?;
-        writeln!(file, "{id}")?;
-        file.sync_all()?;
-        fs::rename(&staged, &path)
-    })();
-    written.map_err(|error| failed("write", &path, error))?;
-    sync_dir(dir)?;
-    Ok(id)
-}
-
 /// Passes every entry in `dir` to `replay`, in the order they were appended, and cuts a torn tail off.
 ///
 /// # Errors
@@ -135,7 +114,7 @@ pub(super) fn recover(
 }
 
 /// Numbers of the segments and of the markers in `dir`. Removes segments that have a marker.
-fn list(dir: &Path) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+pub(super) fn list(dir: &Path) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
     let (mut segments, mut markers) = (BTreeSet::new(), BTreeSet::new());
     let entries = fs::read_dir(dir).map_err(|error| failed("list", dir, error))?;
     for entry in entries {

@@ -71,7 +71,7 @@ struct Case {
     engine: Engine,
     table: Table,
     oracle: Oracle,
-    snapshots: Vec<(Snapshot, Oracle, u64)>,
+    snapshots: Vec<(Snapshot, Oracle, i64)>,
     last_seq: Seq,
     _wal: TempDir,
 }
@@ -142,8 +142,8 @@ impl Case {
             Step::TakeOver => return self.take_over().await,
             Step::Snapshot => {
                 let snapshot = self.table.snapshot().await.unwrap();
-                self.snapshots
-                    .push((snapshot, self.oracle.clone(), self.now_ms));
+                let expiry = self.oracle.expiry(self.now_ms);
+                self.snapshots.push((snapshot, self.oracle.clone(), expiry));
             }
             Step::DropSnapshot => {
                 self.snapshots.pop();
@@ -216,10 +216,12 @@ impl Case {
         let mut alterations: Vec<Alteration> = Vec::new();
         let mut altered = schema;
         for change in changes {
-            let Some(alteration) = oracle.alteration(&altered, change) else {
+            let Some(alteration) = oracle.alteration(&altered, change, self.now_ms) else {
                 continue;
             };
-            altered = altered.altered(std::slice::from_ref(&alteration)).unwrap();
+            altered = altered
+                .altered(std::slice::from_ref(&alteration), self.now_ms)
+                .unwrap();
             oracle.set_schema(&altered);
             alterations.push(alteration);
         }
@@ -235,19 +237,20 @@ impl Case {
     async fn check(&self, read: &Read) -> Check {
         let schema = self.table.schema();
         let request = read.request(&self.table);
-        let wanted = self.oracle.rows(&schema, self.now_ms, read);
+        let expiry = self.oracle.expiry(self.now_ms);
+        let wanted = self.oracle.rows(&schema, expiry, read);
         let found = persist(|| self.scan(None, &request)).await.unwrap();
         compare("scan", read, wanted, found)?;
         if let Some(ids) = &read.get {
             let keys = oracle::keys(&schema, ids);
             let found = persist(|| self.table.get(keys.clone())).await.unwrap();
             let all = Read::default();
-            let mut wanted = self.oracle.rows(&schema, self.now_ms, &all);
+            let mut wanted = self.oracle.rows(&schema, expiry, &all);
             wanted.retain(|(id, _)| ids.contains(id));
             compare("get", &all, wanted, rows_of(&[found]))?;
         }
-        for (snapshot, oracle, at_ms) in &self.snapshots {
-            let wanted = oracle.rows(&schema, *at_ms, read);
+        for (snapshot, oracle, expiry) in &self.snapshots {
+            let wanted = oracle.rows(&schema, *expiry, read);
             let found = persist(|| self.scan(Some(snapshot), &request))
                 .await
                 .unwrap();

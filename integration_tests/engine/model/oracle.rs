@@ -34,6 +34,9 @@ pub struct Oracle {
     columns: BTreeMap<u32, Column>,
     /// Of a key in an append table: every row. Otherwise one.
     rows: BTreeMap<Id, Vec<Values>>,
+    /// Time to live in milliseconds, and the time before which rows had expired when it was set.
+    ttl: Option<i64>,
+    floor: i64,
     added: usize,
 }
 
@@ -49,6 +52,8 @@ impl Oracle {
             mode: schema.write_mode(),
             columns: BTreeMap::new(),
             rows: BTreeMap::new(),
+            ttl: None,
+            floor: i64::MIN,
             added: 0,
         };
         oracle.set_schema(schema);
@@ -100,8 +105,19 @@ impl Oracle {
         self.rows.retain(|(at, _), _| !times.contains(*at));
     }
 
+    /// The time before which rows are expired at `now_ms`.
+    pub fn expiry(&self, now_ms: u64) -> i64 {
+        let ttl = self.ttl.map_or(i64::MIN, |ttl| now_ms as i64 - ttl);
+        ttl.max(self.floor)
+    }
+
     /// What `change` comes to, if anything, under this schema.
-    pub fn alteration(&mut self, schema: &TableSchema, change: &Change) -> Option<Alteration> {
+    pub fn alteration(
+        &mut self,
+        schema: &TableSchema,
+        change: &Change,
+        now_ms: u64,
+    ) -> Option<Alteration> {
         let values = schema.columns().fields();
         let name = |at: usize| Some(values.get(2 + at)?.name().clone());
         Some(match *change {
@@ -128,22 +144,15 @@ impl Oracle {
                 Alteration::RenameColumn { from, to }
             }
             Change::Ttl(ms) => {
-                let ttl = std::time::Duration::from_millis(ms);
-                // Rows that have expired are gone, or not yet: a longer life would show which.
-                if schema.options().ttl.is_some_and(|shorter| shorter < ttl) {
-                    return None;
-                }
-                Alteration::SetTtl(Some(ttl))
+                self.floor = self.expiry(now_ms);
+                self.ttl = ms.map(|ms| ms as i64);
+                Alteration::SetTtl(ms.map(std::time::Duration::from_millis))
             }
         })
     }
 
-    /// What `read` should give at `now_ms`, under `schema`.
-    pub fn rows(&self, schema: &TableSchema, now_ms: u64, read: &Read) -> Vec<(Id, Row)> {
-        let expiry = schema
-            .options()
-            .ttl
-            .map_or(i64::MIN, |ttl| now_ms as i64 - ttl.as_millis() as i64);
+    /// What `read` should give under `schema`, where rows with a time before `expiry` are expired.
+    pub fn rows(&self, schema: &TableSchema, expiry: i64, read: &Read) -> Vec<(Id, Row)> {
         let is_wanted = |id: &Id| {
             id.0 >= expiry
                 && read.start.is_none_or(|start| *id >= start)

@@ -51,7 +51,7 @@ pub enum Change {
     Drop(usize),
     Widen(usize),
     Rename(usize),
-    Ttl(u64),
+    Ttl(Option<u64>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -178,7 +178,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0..9_usize).prop_map(Change::Drop),
         (0..9_usize).prop_map(Change::Widen),
         (0..9_usize).prop_map(Change::Rename),
-        (1_500..5_000_u64).prop_map(Change::Ttl),
+        prop::option::of(1_500..5_000_u64).prop_map(Change::Ttl),
     ]
 }
 

@@ -243,6 +243,6 @@ fn what_is_held_does_not_stop_the_rest_of_its_window() {
 fn no_pins() -> crate::manifest::Pins {
     crate::manifest::Pins {
         read_points: vec![],
-        as_of_ms: 0,
+        expiry: None,
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     manifest::WalIdentity,
     proto::{self as pb, stored_id},
-    types::TableId,
+    types::{Epoch, TableId},
 };
 
 /// All that the catalog's records add up to.
@@ -19,6 +19,10 @@ pub(in crate::manifest) struct CatalogState {
     pub(in crate::manifest) tables: BTreeMap<String, TableId>,
     /// The WAL of the engine that claimed last.
     pub(in crate::manifest) wal: Option<WalIdentity>,
+    /// Epoch of the first engine that had it, since another one was used.
+    pub(in crate::manifest) wal_since: Epoch,
+    /// The root's id; empty before the first claim.
+    pub(in crate::manifest) root: String,
     /// It closed with nothing left in its WAL.
     pub(in crate::manifest) is_wal_clean: bool,
 }
@@ -39,22 +43,40 @@ impl CatalogState {
         self.is_wal_clean |= edit.is_wal_clean;
     }
 
-    /// An engine that writes to `wal` takes over.
-    pub(in crate::manifest) fn claim(&mut self, wal: WalIdentity) {
-        self.wal = Some(wal);
+    /// An engine takes over, with `epoch`.
+    pub(in crate::manifest) fn claim(&mut self, claim: CatalogClaim, epoch: Epoch) {
+        let is_same = self.wal.as_ref().is_some_and(|wal| wal.is_same(&claim.wal));
+        if !is_same {
+            self.wal_since = epoch;
+        }
+        self.wal = Some(claim.wal);
+        self.root = claim.root;
         self.is_wal_clean = false;
     }
 }
 
-pub(in crate::manifest) fn encode_catalog_claim(wal: &WalIdentity) -> Bytes {
+/// An engine takes the root over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::manifest) struct CatalogClaim {
+    /// Where it writes.
+    pub(in crate::manifest) wal: WalIdentity,
+    /// The root's id.
+    pub(in crate::manifest) root: String,
+}
+
+pub(in crate::manifest) fn encode_catalog_claim(claim: &CatalogClaim) -> Bytes {
     pb::encode(&pb::CatalogClaim {
-        wal: Some(wal.into()),
+        wal: Some((&claim.wal).into()),
+        root: claim.root.clone(),
     })
 }
 
-pub(in crate::manifest) fn decode_catalog_claim(body: Bytes) -> Result<WalIdentity> {
+pub(in crate::manifest) fn decode_catalog_claim(body: Bytes) -> Result<CatalogClaim> {
     let claim: pb::CatalogClaim = pb::decode(body, "catalog claim")?;
-    Ok(pb::required(claim.wal, "wal")?.into())
+    Ok(CatalogClaim {
+        wal: pb::required(claim.wal, "wal")?.into(),
+        root: claim.root,
+    })
 }
 
 pub(in crate::manifest) fn encode_catalog_edit(edit: &CatalogEdit) -> Bytes {
@@ -84,6 +106,8 @@ pub(in crate::manifest) fn encode_catalog(state: &CatalogState) -> Bytes {
         tables: tables.map(|(name, id)| catalog_table(name, *id)).collect(),
         wal: state.wal.as_ref().map(Into::into),
         wal_clean: state.is_wal_clean,
+        wal_since: state.wal_since.0,
+        root: state.root.clone(),
     })
 }
 
@@ -96,6 +120,8 @@ pub(in crate::manifest) fn decode_catalog(body: Bytes) -> Result<CatalogState> {
             .collect::<Result<_>>()?,
         wal: snapshot.wal.map(Into::into),
         is_wal_clean: snapshot.wal_clean,
+        wal_since: Epoch(snapshot.wal_since),
+        root: snapshot.root,
     })
 }
 
@@ -122,6 +148,7 @@ impl From<pb::WalIdentity> for WalIdentity {
             mode: wal.mode,
             id: wal.id,
             place: wal.place,
+            root: None,
         }
     }
 }

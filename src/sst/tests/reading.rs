@@ -289,7 +289,7 @@ fn an_old_file_is_read_with_a_new_schema() {
         rename("k", "key"),
         Alteration::DropColumn { name: dropped },
     ];
-    let new = bench.spec.schema.altered(&changes).unwrap();
+    let new = bench.spec.schema.altered(&changes, 0).unwrap();
     let reader = bench.open_as(&new, &meta).unwrap();
     let read = bench.read(&reader, &ReadRequest::default()).unwrap();
     assert_eq!(&read.schema(), new.stored());
@@ -297,11 +297,11 @@ fn an_old_file_is_read_with_a_new_schema() {
     let wide: ArrayRef = Arc::new(Int64Array::from(vec![Some(5), None]));
     assert_eq!(read.column(1), &wide);
     // A column that was dropped does not come back with one of its name.
-    let again = new.altered(&[Alteration::AddColumn {
+    let readded = Alteration::AddColumn {
         field: Field::new("narrow", DataType::Int64, true),
         operator: MergeOperator::LastValue,
-    }]);
-    let again = again.unwrap();
+    };
+    let again = new.altered(&[readded], 0).unwrap();
     let reader = bench.open_as(&again, &meta).unwrap();
     let read = bench.read(&reader, &ReadRequest::default()).unwrap();
     assert_eq!(read.column_by_name("narrow").unwrap().null_count(), 2);

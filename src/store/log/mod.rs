@@ -96,6 +96,7 @@ impl Log {
             let error = match earlier.try_collect::<Vec<_>>().await {
                 Ok(mut records) => {
                     records.push(newest);
+                    self.check_epochs(&records)?;
                     return Ok(records);
                 }
                 Err(error) => error,
@@ -111,16 +112,40 @@ impl Log {
         }
     }
 
+    /// Epochs never fall along a log: a record that an older writer appended after a newer one's was never
+    /// acknowledged rightly.
+    fn check_epochs(&self, records: &[Record]) -> Result<()> {
+        let falls = |pair: &&[Record]| pair[0].epoch > pair[1].epoch;
+        match records.windows(2).find(falls) {
+            None => Ok(()),
+            Some(pair) => {
+                let name = self.name(pair[1].number);
+                let (before, epoch) = (pair[0].epoch, pair[1].epoch);
+                Err(Error::corrupt(format!(
+                    "log record {name} has epoch {epoch}, the one before it {before}"
+                )))
+            }
+        }
+    }
+
     /// The newest record; `None` when there is no log.
     ///
     /// # Errors
     /// As for [`Self::read`].
     pub async fn newest(&self) -> Result<Option<Record>> {
-        match self.newest_number().await? {
-            0 => Ok(None),
-            // Only the greatest number is taken from the listing: a listing that runs beside an append
-            // may show a record and not the one before it.
-            newest => self.needed(newest).await.map(Some),
+        let mut missing = 0;
+        loop {
+            match self.newest_number().await? {
+                0 => return Ok(None),
+                // The writer may have removed it meanwhile, after a newer one.
+                newest if newest != missing => match self.record(newest).await? {
+                    Some(record) => return Ok(Some(record)),
+                    None => missing = newest,
+                },
+                // Only the greatest number is taken from the listing: a listing that runs beside an append
+                // may show a record and not the one before it.
+                newest => return self.needed(newest).await.map(Some),
+            }
         }
     }
 

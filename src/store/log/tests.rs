@@ -320,6 +320,33 @@ async fn an_append_given_up_by_its_caller_is_settled() {
     }
 }
 
+/// Whoever finds its own record after all must not step over what a newer writer has put behind it.
+#[tokio::test]
+async fn an_append_in_doubt_does_not_lead_past_a_takeover() {
+    for fixture in fixtures() {
+        let mut old = fixture.writer(1).await;
+        let lost = [Operation::Create, Operation::Get];
+        for (operation, effect) in lost.into_iter().zip([Effect::LoseAnswer, Effect::Fail]) {
+            fixture.faults.add(Fault::new(operation, "", effect));
+        }
+        let error = old.append(RecordKind::Edit, body("a"), 2).await;
+        assert!(error.unwrap_err().is_unavailable());
+        fixture.faults.clear();
+        let mut new = fixture.writer(100).await;
+        new.append(RecordKind::Edit, body("c"), 101).await.unwrap();
+        let error = old.append(RecordKind::Edit, body("b"), 3).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Conflict);
+        for _ in 0..2 {
+            let error = old.catch_up().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Fenced);
+        }
+        let number = new.append(RecordKind::Edit, body("d"), 102).await.unwrap();
+        assert_eq!(number, 5);
+        let records = fixture.log().read().await.unwrap();
+        assert_eq!(bodies(&records), ["", "a", "", "c", "d"]);
+    }
+}
+
 #[tokio::test]
 async fn damage_is_corrupt_and_names_the_object() {
     for fixture in fixtures() {

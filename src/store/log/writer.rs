@@ -161,7 +161,10 @@ impl LogWriter {
             }
             let (body, attempt) = ((claim.body)(&records)?, (claim.attempts)());
             match writer.append(RecordKind::Claim, body, attempt).await {
-                Ok(_) => return Ok((writer, records)),
+                Ok(_) if claim.whole || writer.is_tail(attempt).await? => {
+                    return Ok((writer, records));
+                }
+                Ok(_) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => {}
                 Err(error) => return Err(error),
             }
@@ -326,6 +329,13 @@ impl LogWriter {
         }
     }
 
+    /// Whether the record of `attempt`, which was appended last, is the newest. It may be not where records are
+    /// removed without a grace: then it lies in a hole below those that were appended meanwhile.
+    async fn is_tail(&self, attempt: u128) -> Result<bool> {
+        let newest = self.log.newest().await?;
+        Ok(newest.is_some_and(|newest| newest.attempt == attempt))
+    }
+
     /// Whether a record at `last + 1` may have been removed since the tail was known. Half the grace
     /// leaves the other half for the request itself, and for clocks that run at different speeds.
     fn is_stale(&self) -> bool {
@@ -350,10 +360,14 @@ impl LogWriter {
     /// The records after the last one known; from now on it is the last of them.
     ///
     /// # Errors
-    /// `Fenced` when a newer writer has gone on so far that they are removed; `Corrupt`; `Unavailable`.
+    /// `Fenced` when a newer writer has taken over; `Corrupt`; `Unavailable`.
     pub async fn catch_up(&mut self) -> Result<Vec<Record>> {
         let asked_at = self.log.env.moment();
         let records = self.beyond().await?;
+        // Not passed by: appending behind a newer writer's claim would be believed by both.
+        if let Some(newer) = records.iter().find(|record| record.epoch > self.epoch) {
+            return Err(self.overtaken(newer));
+        }
         for record in &records {
             self.note(record, asked_at);
         }
@@ -410,7 +424,7 @@ impl LogWriter {
             return;
         };
         let env = &self.log.env;
-        if env.since(since) < self.log.grace {
+        if env.since_at_least(since) < self.log.grace {
             return;
         }
         let now = env.moment();

@@ -39,6 +39,7 @@ impl Place {
         self.epoch += 1;
         let env = Env::seeded(self.clock.clone(), self.epoch);
         let options = ObjectWalOptions {
+            since: Epoch(0),
             log: Log::new(self.store.clone(), layout::wal("here"), env.clone()),
             epoch: Epoch(self.epoch),
             env,
