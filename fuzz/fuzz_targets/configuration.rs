@@ -8,7 +8,10 @@ fuzz_target!(|text: &str| {
     if let Ok(config) = EngineConfig::from_toml_and_env("fuzz", text, []) {
         config.validate().expect("it was accepted");
     }
-    let variable = ("SILTSTONE_STORE__REQUEST_TIMEOUT".to_owned(), text.to_owned());
+    let variable = (
+        "SILTSTONE_STORE__REQUEST_TIMEOUT".to_owned(),
+        text.to_owned(),
+    );
     let root = "root = 'memory:///'\nwal.mode = 'none'";
     if let Ok(config) = EngineConfig::from_toml_and_env("fuzz", root, [variable]) {
         config.validate().expect("it was accepted");
