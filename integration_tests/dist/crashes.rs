@@ -204,6 +204,36 @@ async fn an_engine_killed_while_writing_has_every_acknowledged_row() {
     engine.close().await.unwrap();
 }
 
+/// How often the engine is killed in a row; more for a long run.
+const KILLS: &str = "SILTSTONE_TEST_KILLS";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_killed_again_and_again_has_every_acknowledged_row_whatever_its_wal() {
+    let kills = std::env::var(KILLS).map_or(4, |kills| kills.parse().unwrap());
+    for load in [Load::Steady, Load::SteadyObjectWal] {
+        let dir = tempdir().unwrap();
+        let mut acknowledged = 0;
+        for kill in 0..kills {
+            let mut process = EngineProcess::resume(load, dir.path(), None, FLIGHTS, acknowledged);
+            // Now before the first flush, now after some.
+            let more = [3, 40, 11, 70][kill % 4];
+            process.acknowledges(acknowledged + more).await;
+            let before = acknowledged;
+            acknowledged = process.kill().await;
+            assert!(acknowledged < FLIGHTS * 3 / BATCH_ROWS, "all was written");
+            assert!(acknowledged >= before + more);
+            // Every other time the next process finds what the kill left, not what this one makes of it.
+            if kill % 2 == 0 {
+                continue;
+            }
+            let engine = Engine::open(load.config(dir.path(), None)).await.unwrap();
+            let table = engine.table("flights").unwrap();
+            check_acknowledged(&table, FLIGHTS, acknowledged).await;
+            engine.close().await.unwrap();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_killed_while_writing_and_compacting_remotely_has_every_acknowledged_row() {
     let cluster = Cluster::start(2).await;

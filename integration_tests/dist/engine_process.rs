@@ -5,7 +5,7 @@
 use std::{io::Write, path::Path, process::Stdio};
 
 use siltstone::{
-    config::{Bytes, CompactionMode, EngineConfig},
+    config::{Bytes, CompactionMode, EngineConfig, WalMode},
     engine::Engine,
     types::{TableOptions, TableSchema},
 };
@@ -28,6 +28,7 @@ const ROOT: &str = "TEST_ENGINE_ROOT";
 const META: &str = "TEST_ENGINE_META";
 const FLIGHTS: &str = "TEST_ENGINE_FLIGHTS";
 const LOAD: &str = "TEST_ENGINE_LOAD";
+const SKIP: &str = "TEST_ENGINE_SKIP";
 const ACKNOWLEDGED: &str = "acknowledged ";
 
 /// Rows of a batch that the process writes.
@@ -38,6 +39,8 @@ pub const BATCH_ROWS: usize = 500;
 pub enum Load {
     /// Small jobs all the time, while rows are written.
     Steady,
+    /// The same, with the WAL on the object store.
+    SteadyObjectWal,
     /// One job of many tasks, when all is written.
     OneBigJob,
 }
@@ -46,6 +49,9 @@ impl Load {
     /// The configuration of an engine under this load; whoever opens the root after it uses the same.
     pub fn config(self, root: &Path, meta: Option<&str>) -> EngineConfig {
         let mut config = config(root, meta);
+        if self == Self::SteadyObjectWal {
+            config.wal.mode = WalMode::ObjectStore;
+        }
         if self == Self::OneBigJob {
             config.compaction.l0_runs_trigger = 1_000;
             config.compaction.l0_runs_stop = 2_000;
@@ -56,7 +62,7 @@ impl Load {
     /// The schema of the table of flights.
     pub fn schema(self, flights: &Flights) -> TableSchema {
         match self {
-            Self::Steady => flights.table_schema().unwrap(),
+            Self::Steady | Self::SteadyObjectWal => flights.table_schema().unwrap(),
             Self::OneBigJob => {
                 let columns = flights.rows().schema();
                 TableSchema::new(columns, &KEY, Some(KEY[0]), TableOptions::default()).unwrap()
@@ -88,6 +94,17 @@ pub struct EngineProcess {
 
 impl EngineProcess {
     pub fn start(load: Load, root: &Path, meta: Option<&str>, flights: usize) -> Self {
+        Self::resume(load, root, meta, flights, 0)
+    }
+
+    /// The same, but it writes to the table that is there, from batch `skip` on.
+    pub fn resume(
+        load: Load,
+        root: &Path,
+        meta: Option<&str>,
+        flights: usize,
+        skip: usize,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args([
@@ -99,6 +116,7 @@ impl EngineProcess {
             .env(ROOT, root)
             .env(LOAD, format!("{load:?}"))
             .env(FLIGHTS, flights.to_string())
+            .env(SKIP, skip.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
@@ -110,7 +128,7 @@ impl EngineProcess {
         Self {
             child,
             lines,
-            batches: 0,
+            batches: skip,
         }
     }
 
@@ -154,17 +172,21 @@ async fn child() {
     let rows = std::env::var(FLIGHTS).unwrap().parse().unwrap();
     let load = match std::env::var(LOAD).unwrap().as_str() {
         "Steady" => Load::Steady,
+        "SteadyObjectWal" => Load::SteadyObjectWal,
         _ => Load::OneBigJob,
     };
     let config = load.config(Path::new(&root), meta.as_deref());
     let engine = Engine::open(config).await.unwrap();
     let flights = flights(rows);
-    let table = engine
-        .create_table("flights", load.schema(&flights))
-        .await
-        .unwrap();
+    let skip: usize = std::env::var(SKIP).unwrap().parse().unwrap();
+    let table = match engine.tables().is_empty() {
+        true => engine.create_table("flights", load.schema(&flights)).await,
+        false => engine.table("flights"),
+    };
+    let table = table.unwrap();
     let mut stdout = std::io::stdout();
-    for (number, batch) in flights.replay(BATCH_ROWS).unwrap().enumerate() {
+    let batches = flights.replay(BATCH_ROWS).unwrap().enumerate();
+    for (number, batch) in batches.skip(skip) {
         table.write(batch.unwrap()).await.unwrap();
         writeln!(stdout, "{ACKNOWLEDGED}{}", number + 1).unwrap();
         stdout.flush().unwrap();

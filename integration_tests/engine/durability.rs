@@ -41,8 +41,6 @@ impl Root {
         config.wal.mode = mode;
         config.wal.dir = Some(dir.path().join("wal"));
         config.wal.linger = Millis(0);
-        // The heartbeat is as frequent.
-        config.gc.grace = Millis(100);
         Self {
             store,
             faults,

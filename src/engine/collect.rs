@@ -17,6 +17,24 @@ use crate::{error::Result, gc, store::layout, types::TableId};
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
+/// How often an engine asks whether another has taken over.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Asks now and then whether another engine has taken over, until this one ends.
+pub(super) async fn heartbeat(engine: Arc<EngineInner>) {
+    loop {
+        tokio::select! {
+            () = engine.cancel.cancelled() => return,
+            () = tokio::time::sleep(HEARTBEAT) => {}
+        }
+        let leads = engine.catalog.lock().await.check_leads().await;
+        if let Err(error) = leads {
+            tracing::warn!(%error, "heartbeat failed");
+            engine.fail_if_fenced(error);
+        }
+    }
+}
+
 /// Sweeps until the engine ends.
 pub(super) async fn run(engine: Arc<EngineInner>) {
     tokio::select! {
@@ -35,11 +53,6 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
         tokio::select! {
             () = engine.cancel.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
-        }
-        let leads = engine.catalog.lock().await.check_leads().await;
-        if let Err(error) = leads {
-            tracing::warn!(%error, "heartbeat failed");
-            engine.fail_if_fenced(error);
         }
         let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
         for table in tables {

@@ -184,6 +184,7 @@ impl Engine {
         let scheduler = inner.scheduler.clone();
         inner.tracker.spawn(async move { scheduler.run().await });
         inner.tracker.spawn(collect::run(inner.clone()));
+        inner.tracker.spawn(collect::heartbeat(inner.clone()));
         inner.tracker.spawn(expire::run(inner.clone()));
     }
 }

@@ -184,7 +184,7 @@ impl Manifest {
             };
             edit.at_ms = self.env.unix_ms();
             let next = version.apply(&edit)?;
-            invariants::check(&next)?;
+            invariants::check_edit(&next, &edit)?;
             let body = codec::encode_edit(&edit);
             match writer
                 .append(RecordKind::Edit, body, self.env.random())

@@ -1,7 +1,10 @@
 //! A version: the live SSTs of a table and its jobs, as immutable metadata. `apply` is pure; windows
 //! that an edit does not touch are shared between versions.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use super::edit::{Edit, JobRecord, SstRef};
 use crate::{
@@ -33,32 +36,34 @@ impl WindowVersion {
         self.l0.is_empty() && self.levels.is_empty()
     }
 
-    fn remove(&mut self, id: SstId) -> Option<Arc<SstMeta>> {
-        if let Some(at) = self.l0.iter().position(|sst| sst.id == id) {
-            return Some(self.l0.remove(at));
+    /// Removes the SSTs that `leaving` names, and takes them out of it. One pass, however many there are.
+    fn remove(&mut self, leaving: &mut HashSet<SstId>) {
+        if leaving.is_empty() {
+            return;
         }
-        for (&level, run) in &mut self.levels {
-            if let Some(at) = run.iter().position(|sst| sst.id == id) {
-                let removed = run.remove(at);
-                if run.is_empty() {
-                    self.levels.remove(&level);
-                }
-                return Some(removed);
-            }
-        }
-        None
+        self.l0.retain(|sst| !leaving.remove(&sst.id));
+        self.levels.retain(|_, run| {
+            run.retain(|sst| !leaving.remove(&sst.id));
+            !run.is_empty()
+        });
     }
 
-    fn add(&mut self, sst: Arc<SstMeta>) {
-        if sst.level == 0 {
-            let at = self
-                .l0
-                .partition_point(|other| other.seq_max <= sst.seq_max);
-            self.l0.insert(at, sst);
-        } else {
-            let run = self.levels.entry(sst.level).or_default();
-            let at = run.partition_point(|other| other.key_min <= sst.key_min);
-            run.insert(at, sst);
+    /// Adds SSTs, each at its place.
+    fn add(&mut self, ssts: &[&Arc<SstMeta>]) {
+        let mut touched = BTreeSet::new();
+        for &sst in ssts {
+            touched.insert(sst.level);
+            match sst.level {
+                0 => self.l0.push(sst.clone()),
+                level => self.levels.entry(level).or_default().push(sst.clone()),
+            }
+        }
+        // What was there is sorted: little more than a pass.
+        for level in touched {
+            match self.levels.get_mut(&level) {
+                Some(run) => run.sort_by(|left, right| left.key_min.cmp(&right.key_min)),
+                None => self.l0.sort_by_key(|sst| sst.seq_max),
+            }
         }
     }
 }
@@ -117,13 +122,16 @@ impl Version {
     /// # Errors
     /// `Internal` when one is not live: [`invariants`](super::invariants) exclude it.
     pub fn inputs_of(&self, job: &JobRecord) -> Result<Vec<Arc<SstMeta>>> {
-        let find = |&id| {
-            let live = self.find(SstRef {
-                window: job.window,
-                id,
-            });
-            live.cloned()
-                .ok_or_else(|| Error::internal(format!("input {id} of job {} is not live", job.id)))
+        let wanted: HashSet<SstId> = job.inputs.iter().copied().collect();
+        let window = self.windows.get(&job.window);
+        let live = window.into_iter().flat_map(|window| window.ssts());
+        let live: HashMap<SstId, &Arc<SstMeta>> = live
+            .filter(|sst| wanted.contains(&sst.id))
+            .map(|sst| (sst.id, sst))
+            .collect();
+        let find = |id| {
+            let live = live.get(id).copied().cloned();
+            live.ok_or_else(|| Error::internal(format!("input {id} of job {} is not live", job.id)))
         };
         job.inputs.iter().map(find).collect()
     }
@@ -140,10 +148,11 @@ impl Version {
         let Some(window) = self.windows.get(&window) else {
             return false;
         };
+        let inputs: HashSet<SstId> = inputs.iter().copied().collect();
         window.ssts().any(|sst| {
-            !inputs.contains(&sst.id)
-                && sst.seq_min < seq_max
+            sst.seq_min < seq_max
                 && keys.overlaps(&sst.key_min, &sst.key_max)
+                && !inputs.contains(&sst.id)
         })
     }
 
@@ -162,13 +171,7 @@ impl Version {
                 return Err(Error::conflict(format!("job {job} is not recorded")));
             }
         }
-        for &sst in &edit.removed {
-            next.remove(sst)?;
-            next.obsolete.insert(sst.id, edit.at_ms);
-        }
-        for sst in &edit.added {
-            next.add(sst.clone())?;
-        }
+        next.swap_ssts(edit)?;
         for job in &edit.jobs_started {
             if next.jobs.insert(job.id, Arc::new(job.clone())).is_some() {
                 return Err(Error::conflict(format!(
@@ -207,23 +210,55 @@ impl Version {
         Ok(next)
     }
 
-    fn remove(&mut self, sst: SstRef) -> Result<()> {
-        let gone = || Error::conflict(format!("sst {} to be removed is not live", sst.id));
-        let window = self.windows.get_mut(&sst.window).ok_or_else(gone)?;
-        let window = Arc::make_mut(window);
-        window.remove(sst.id).ok_or_else(gone)?;
-        if window.is_empty() {
-            self.windows.remove(&sst.window);
+    /// Takes the SSTs out that the edit removes, and in those that it adds. Each window that it touches is
+    /// copied and gone through once.
+    fn swap_ssts(&mut self, edit: &Edit) -> Result<()> {
+        let mut windows: BTreeMap<Window, WindowEdit<'_>> = BTreeMap::new();
+        for sst in &edit.removed {
+            let window = windows.entry(sst.window).or_default();
+            if !window.leaving.insert(sst.id) {
+                return Err(gone(sst.id));
+            }
+            self.obsolete.insert(sst.id, edit.at_ms);
+        }
+        for sst in &edit.added {
+            let window = windows.entry(sst.window).or_default();
+            if !window.arriving.insert(sst.id) || self.obsolete.contains_key(&sst.id) {
+                return Err(added_before(sst.id));
+            }
+            window.added.push(sst);
+        }
+        for (at, mut change) in windows {
+            let mut window = self.windows.remove(&at).unwrap_or_default();
+            let ssts = Arc::make_mut(&mut window);
+            if let Some(sst) = ssts.ssts().find(|sst| change.arriving.contains(&sst.id)) {
+                return Err(added_before(sst.id));
+            }
+            ssts.remove(&mut change.leaving);
+            if let Some(&id) = change.leaving.iter().next() {
+                return Err(gone(id));
+            }
+            ssts.add(&change.added);
+            if !ssts.is_empty() {
+                self.windows.insert(at, window);
+            }
         }
         Ok(())
     }
+}
 
-    fn add(&mut self, sst: Arc<SstMeta>) -> Result<()> {
-        if self.find(sst.as_ref().into()).is_some() || self.obsolete.contains_key(&sst.id) {
-            return Err(Error::conflict(format!("sst {} was added before", sst.id)));
-        }
-        let window = self.windows.entry(sst.window).or_default();
-        Arc::make_mut(window).add(sst);
-        Ok(())
-    }
+/// What an edit does to one window.
+#[derive(Default)]
+struct WindowEdit<'a> {
+    leaving: HashSet<SstId>,
+    arriving: HashSet<SstId>,
+    added: Vec<&'a Arc<SstMeta>>,
+}
+
+fn gone(sst: SstId) -> Error {
+    Error::conflict(format!("sst {sst} to be removed is not live"))
+}
+
+fn added_before(sst: SstId) -> Error {
+    Error::conflict(format!("sst {sst} was added before"))
 }
