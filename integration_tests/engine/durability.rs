@@ -424,6 +424,11 @@ async fn a_root_whose_rows_may_be_in_another_wal_is_not_opened() {
         // Unless what is in the other is given up.
         let builder = Engine::builder(root.config.clone()).store(root.store.clone());
         let engine = builder.abandon_wal().open().await.unwrap();
+        let table = engine.table("readings").unwrap();
+        assert_eq!(rows(&table).await, 2);
+        engine.close().await.unwrap();
+        // What was given up does not come back when its WAL is used again.
+        let engine = root.open_with(changes[0]).await.unwrap();
         assert_eq!(rows(&engine.table("readings").unwrap()).await, 2);
         engine.close().await.unwrap();
     }

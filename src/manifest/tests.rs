@@ -1,5 +1,7 @@
 //! Versions, invariants, and the door for commits under rivals and lost answers.
 
+mod aging;
+
 use std::{sync::Arc, time::Duration};
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};

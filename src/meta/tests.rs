@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod broken_nodes;
+mod format;
 mod lifetimes;
 mod outages;
 

@@ -53,10 +53,20 @@ pub(super) fn binding(dir: &Path) -> Result<Option<Binding>> {
 
 /// Binds the log in `dir`. If its last engine was one before `since`, when the root began to use this log,
 /// what is in it was given up: it is removed.
+///
+/// # Errors
+/// `Corrupt` when there are segments and nothing tells whose they are; `Unavailable`.
 pub(super) fn bind(dir: &Path, binding: &Binding, since: Epoch) -> Result<()> {
-    let last = self::binding(dir)?.map_or(Epoch(0), |last| last.epoch);
-    if last < since {
-        let (segments, _) = list(dir)?;
+    let (segments, _) = list(dir)?;
+    let last = self::binding(dir)?;
+    if last.is_none() && !segments.is_empty() {
+        let path = dir.join("ROOT");
+        return Err(Error::corrupt(format!(
+            "{} is missing beside wal segments",
+            path.display()
+        )));
+    }
+    if last.is_some_and(|last| last.epoch < since) {
         for number in segments {
             let path = segment_path(dir, number);
             tracing::warn!(path = %path.display(), "wal segment was given up, and is removed");

@@ -8,6 +8,7 @@ use std::{
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 
+mod disk;
 mod object;
 
 use super::{
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     config::{Bytes, WalConfig},
     error::{Error, ErrorKind, Result},
+    types::Epoch,
 };
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -58,7 +60,14 @@ async fn open_with(dir: &Path, segment_bytes: u64) -> Result<(Wal, Vec<WalEntry>
         segment_bytes: Bytes(segment_bytes),
         ..WalConfig::default()
     };
-    let wal = Wal::open_local(Wal::lock(dir, 7).await?, &config, replay).await?;
+    // Some tests make a directory of segments alone.
+    fs::create_dir_all(dir).unwrap();
+    if !dir.join("ROOT").exists() {
+        fs::write(dir.join("ROOT"), "00ff 1").unwrap();
+    }
+    let lock = Wal::lock(dir, 7).await?;
+    let lock = lock.bind("00ff", Epoch(1), Epoch(1)).await?;
+    let wal = Wal::open_local(lock, &config, replay).await?;
     let replayed = std::mem::take(&mut *replayed.lock().unwrap());
     Ok((wal, replayed))
 }
@@ -83,7 +92,7 @@ fn files(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "LOCK" && name != "ID")
+        .filter(|name| !["LOCK", "ID", "ROOT"].contains(&name.as_str()))
         .map(|name| name.trim_start_matches('0').to_owned())
         .collect();
     names.sort();
@@ -190,7 +199,8 @@ async fn concurrent_appends_share_fsyncs() {
     assert_eq!(seqs, (1..=400).collect::<Vec<_>>());
     let on_disk = fs::read_dir(dir.path()).unwrap();
     let on_disk: u64 = on_disk.map(|e| e.unwrap().metadata().unwrap().len()).sum();
-    let on_disk = on_disk - fs::metadata(dir.path().join("ID")).unwrap().len();
+    let others = ["ID", "ROOT"].map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
+    let on_disk = on_disk - others.iter().sum::<u64>();
     assert_eq!(wal.stats().bytes, on_disk);
 }
 
@@ -218,6 +228,7 @@ async fn a_tail_torn_at_any_byte_is_dropped() {
     }
     let whole = fs::read(segment(dir.path(), 1)).unwrap();
     let crashed = tempfile::tempdir().unwrap();
+    fs::write(crashed.path().join("ROOT"), "1\n").unwrap();
     let mut tails: Vec<Vec<u8>> = (ends[2]..ends[3]).map(|at| whole[..at].to_vec()).collect();
     // Pages that were never written read as zeros; a page may also be old.
     tails.extend([1, 30, 200].map(|at| {
@@ -414,99 +425,6 @@ async fn a_segment_shared_by_tables_waits_for_all_of_them() {
         settle(&wal, seq).await;
         assert_eq!(files(dir.path()).len(), left, "{number} {seq}");
     }
-}
-
-/// A disk that is full, and one that cannot be written to at all.
-fn bad_disks(dir: &Path) -> [(&'static str, File); 2] {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    [
-        ("No space left", full),
-        ("Bad file descriptor", File::open(segment(dir, 1)).unwrap()),
-    ]
-}
-
-#[tokio::test]
-async fn a_disk_that_refuses_a_write_loses_nothing_that_was_confirmed() {
-    for bad in 0..2 {
-        let dir = tempfile::tempdir().unwrap();
-        let (wal, _) = open(dir.path()).await.unwrap();
-        wal.append(entry(1, 1)).await.unwrap();
-        let [.., (reason, file)] = &mut bad_disks(dir.path())[..=bad] else {
-            unreachable!();
-        };
-        wal.replace_file(file.try_clone().unwrap());
-        // The successor cannot be created either, for a while.
-        fs::create_dir(segment(dir.path(), 2)).unwrap();
-        let error = wal.append(entry(1, 2)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("0001.wal"), "{error}");
-        assert!(error.to_string().contains(*reason), "{error}");
-        assert_eq!(wal.trouble(), Some(error.to_string()));
-        // A crash now loses nothing either.
-        assert_eq!(recover(crash_files(dir.path()).path()), [entry(1, 1)]);
-        for seq in 3..5 {
-            let error = wal.append(entry(1, seq)).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            assert!(error.to_string().contains("0002.wal"), "{error}");
-        }
-        // Then it goes on by itself.
-        fs::remove_dir(segment(dir.path(), 2)).unwrap();
-        wal.append(entry(1, 5)).await.unwrap();
-        assert_eq!(wal.trouble(), None);
-        assert_eq!(
-            recover(crash(dir.path()).path()),
-            [entry(1, 1), entry(1, 5)]
-        );
-        assert!(wal.close().await.unwrap());
-        let (wal, replayed) = open(dir.path()).await.unwrap();
-        assert_eq!(replayed, [entry(1, 1), entry(1, 5)]);
-        wal.append(entry(1, 6)).await.unwrap();
-    }
-}
-
-/// As [`crash`], without directories.
-fn crash_files(dir: &Path) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    for entry in entries.filter(|entry| entry.file_type().unwrap().is_file()) {
-        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-    }
-    copy
-}
-
-#[tokio::test]
-async fn a_segment_that_cannot_be_ended_or_followed_is_made_up_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let (wal, _) = open_with(dir.path(), 100).await.unwrap();
-    wal.append(entry(1, 1)).await.unwrap();
-    // Its end mark cannot be written.
-    wal.replace_file(File::options().write(true).open("/dev/full").unwrap());
-    let error = wal.append(entry(1, 2)).await.unwrap_err();
-    assert!(error.message().contains("0001.wal"), "{error}");
-    wal.append(entry(1, 3)).await.unwrap();
-    // Its successor cannot be created.
-    fs::create_dir(segment(dir.path(), 3)).unwrap();
-    for seq in 4..6 {
-        let error = wal.append(entry(1, seq)).await.unwrap_err();
-        assert!(error.message().contains("0003.wal"), "{error}");
-    }
-    fs::remove_dir(segment(dir.path(), 3)).unwrap();
-    wal.append(entry(1, 6)).await.unwrap();
-    let all = [entry(1, 1), entry(1, 3), entry(1, 6)];
-    assert_eq!(recover(crash(dir.path()).path()), all);
-    wal.close().await.unwrap();
-    assert_eq!(open(dir.path()).await.unwrap().1, all);
-}
-
-#[tokio::test]
-async fn a_directory_keeps_its_id_wherever_it_is_moved() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = Wal::lock(&dir.path().join("a"), 1).await.unwrap();
-    let id = first.id().to_owned();
-    drop(first);
-    fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
-    assert_eq!(Wal::lock(&dir.path().join("b"), 2).await.unwrap().id(), id);
-    assert_ne!(Wal::lock(&dir.path().join("a"), 2).await.unwrap().id(), id);
 }
 
 #[tokio::test]

@@ -53,9 +53,14 @@ pub struct Record {
 }
 
 impl Record {
+    /// Size of the record's object.
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + self.body.len() + CRC_BYTES
+    }
+
     /// The record's object.
     pub fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(HEADER_BYTES + self.body.len() + CRC_BYTES);
+        let mut bytes = BytesMut::with_capacity(self.bytes());
         bytes.put_slice(MAGIC);
         bytes.put_u16_le(VERSION);
         bytes.put_u8(match self.kind {

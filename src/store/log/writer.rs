@@ -210,7 +210,7 @@ impl LogWriter {
 
     /// Counts `record`, which stands after `last`, as read or written at `at`.
     fn note(&mut self, record: &Record, at: Moment) {
-        let bytes = record.body.len();
+        let bytes = record.bytes();
         match record.kind {
             RecordKind::Snapshot => self.snapshots.snapshot(bytes),
             RecordKind::Edit | RecordKind::Claim => self.snapshots.edit(bytes),
