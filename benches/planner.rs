@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use siltstone::{
     compaction::{
-        Claims,
-        planner::{PlannerConfig, plan},
+        Claimed,
+        planner::{PlannerConfig, Situation, plan},
     },
     config::CompactionConfig,
     manifest::{Edit, Version},
@@ -69,10 +69,17 @@ fn planner(criterion: &mut Criterion) {
     let config = PlannerConfig::from(&CompactionConfig::default());
     for windows in [10, 1_000] {
         let (version, ssts) = version(windows);
-        let (claims, held) = (Claims::default(), HashSet::new());
+        let (claimed, held) = (Claimed::default(), HashSet::new());
+        let situation = Situation {
+            version: &version,
+            claimed: &claimed,
+            held: &held,
+            read_point: None,
+            now_ms: 1,
+        };
         group.throughput(Throughput::Elements(ssts as u64));
         group.bench_function(BenchmarkId::new("plan, SSTs", ssts), |bencher| {
-            bencher.iter(|| plan(black_box(&version), &claims, &held, &config, 1));
+            bencher.iter(|| plan(black_box(&situation), &config));
         });
     }
     group.finish();

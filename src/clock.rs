@@ -103,6 +103,45 @@ pub struct Moment {
     monotonic: Duration,
 }
 
+/// How much of something happens a second, lately: what happened longer ago counts less, half as much for
+/// each [`Rate::HALF_LIFE`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    /// Each amount, halved for every half-life since.
+    sum: f64,
+    first: Option<Duration>,
+    last: Duration,
+}
+
+impl Rate {
+    /// The time after which an amount counts half.
+    pub const HALF_LIFE: Duration = Duration::from_secs(20);
+
+    /// Counts `amount` at `now`, a time of one monotonic clock.
+    pub fn add(&mut self, amount: f64, now: Duration) {
+        self.sum = self.faded(now) + amount;
+        self.first.get_or_insert(now);
+        self.last = self.last.max(now);
+    }
+
+    /// The rate at `now`; `None` until there has been a second to measure.
+    pub fn per_second(&self, now: Duration) -> Option<f64> {
+        let age = now.saturating_sub(self.first?).as_secs_f64();
+        if age < 1.0 {
+            return None;
+        }
+        // Of a steady rate of one a second so much would be left.
+        let half_life = Self::HALF_LIFE.as_secs_f64();
+        let steady = half_life / std::f64::consts::LN_2 * (1.0 - (-age / half_life).exp2());
+        Some(self.faded(now) / steady)
+    }
+
+    fn faded(&self, now: Duration) -> f64 {
+        let since = now.saturating_sub(self.last).as_secs_f64();
+        self.sum * (-since / Self::HALF_LIFE.as_secs_f64()).exp2()
+    }
+}
+
 /// A clock and a source of randomness. Cheap to clone.
 #[derive(Clone)]
 pub struct Env {
@@ -170,5 +209,26 @@ impl Env {
     pub fn random(&self) -> u128 {
         let mut random = self.random.lock().expect("no panic under this lock");
         random.random()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_follows_what_happens_and_forgets() {
+        let secs = Duration::from_secs;
+        let mut rate = Rate::default();
+        assert_eq!(rate.per_second(secs(5)), None);
+        for second in 0..200 {
+            rate.add(3.0, secs(second));
+            if second > 0 {
+                let measured = rate.per_second(secs(second + 1)).unwrap();
+                assert!((2.5..3.7).contains(&measured), "{second}: {measured}");
+            }
+        }
+        let quiet = rate.per_second(secs(200) + 2 * Rate::HALF_LIFE).unwrap();
+        assert!((0.6..0.9).contains(&quiet), "{quiet}");
     }
 }

@@ -65,6 +65,7 @@ metrics! {
     JOBS_RUNNING, Gauge, Count, "siltstone_jobs_running", "Compaction jobs running";
     JOBS_STARTED, Counter, Count, "siltstone_jobs_started_total", "Compaction jobs recorded";
     JOBS_COMMITTED, Counter, Count, "siltstone_jobs_committed_total", "Compaction jobs committed";
+    SSTS_MOVED, Counter, Count, "siltstone_ssts_moved_total", "SSTs that only changed their level: trivial moves";
     JOBS_FAILED, Counter, Count, "siltstone_jobs_failed_total", "Compaction jobs that failed, by reason";
     FALLBACKS, Counter, Count, "siltstone_compaction_fallbacks_total", "Jobs that fell back from remote to local compaction, by reason";
     COMPACTION_READ, Counter, Bytes, "siltstone_compaction_read_bytes_total", "Bytes that committed jobs read";

@@ -55,7 +55,7 @@ async fn finish(compacting: tokio::task::JoinHandle<siltstone::error::Result<()>
 
 fn compact(table: &Table) -> tokio::task::JoinHandle<siltstone::error::Result<()>> {
     let table = table.clone();
-    tokio::spawn(async move { table.compact().await })
+    tokio::spawn(async move { table.compact().await.map(drop) })
 }
 
 #[tokio::test(flavor = "multi_thread")]

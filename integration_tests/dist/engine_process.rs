@@ -54,6 +54,7 @@ impl Load {
         }
         if self == Self::OneBigJob {
             config.compaction.l0_runs_trigger = 1_000;
+            config.compaction.l0_runs_slowdown = 1_500;
             config.compaction.l0_runs_stop = 2_000;
         }
         config

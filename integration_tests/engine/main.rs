@@ -13,6 +13,8 @@ mod faults;
 mod findings;
 mod hidden;
 mod model;
+mod planners;
+
 mod roundtrip;
 mod s3_server;
 mod semantics;

@@ -125,7 +125,7 @@ async fn metrics_are_told_as_prometheus_text() {
         assert_eq!(value(&end, "siltstone_flushes_total", &label), 1.0);
         assert!(value(&end, "siltstone_flushed_bytes_total", &label) > 0.0);
         assert_eq!(value(&end, "siltstone_memtable_bytes", &label), 0.0);
-        assert_eq!(value(&end, "siltstone_jobs_committed_total", &label), 1.0);
+        assert_eq!(value(&end, "siltstone_ssts_moved_total", &label), 1.0);
         assert_eq!(value(&end, "siltstone_rows_read_total", &label), 2.0);
         assert_eq!(value(&end, "siltstone_ssts", &["level=\"1\""]), 1.0);
         let creates = ["operation=\"create\"", "outcome=\"done\""];

@@ -1,4 +1,5 @@
-//! Runs jobs inside the engine's process, one task after another.
+//! Runs jobs inside the engine's process, one task after another. Each holds its part of the memory budget,
+//! by estimate, from before it opens its inputs until it ends.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Progress,
-    TaskOutcome, execute, results,
+    TaskOutcome, execute, memory_estimate, results,
 };
 use crate::{
     clock::{Backoff, Env},
@@ -24,6 +25,9 @@ use crate::{
     store::Store,
     types::{NodeId, Token},
 };
+
+/// The memory budget is counted in MiB.
+const MEMORY_UNIT: u64 = 1 << 20;
 
 /// The name under which the engine itself appears among nodes.
 pub const LOCAL_NODE: &str = "local";
@@ -39,19 +43,26 @@ pub struct LocalCompactor {
     given: AtomicUsize,
     /// Jobs that may run: one more than it has capacity for waits here.
     running: Semaphore,
+    /// Memory that is free, in units of [`MEMORY_UNIT`].
+    memory: Semaphore,
+    memory_units: u32,
     last_token: Mutex<Token>,
 }
 
 impl LocalCompactor {
     /// A compactor for jobs whose objects are in `store`.
     pub fn new(store: Store, config: &CompactionConfig, env: Env) -> Self {
+        let (jobs_max, memory_bytes_max) = (config.local.jobs_max, config.local.memory_bytes_max.0);
+        let memory_units = (memory_bytes_max / MEMORY_UNIT).clamp(1, u32::MAX.into()) as u32;
         Self {
             store,
             env,
-            jobs_max: config.local_jobs_max,
+            jobs_max,
             task_attempts_max: config.task_attempts_max,
             given: AtomicUsize::new(0),
-            running: Semaphore::new(config.local_jobs_max),
+            running: Semaphore::new(jobs_max),
+            memory: Semaphore::new(memory_units as usize),
+            memory_units,
             last_token: Mutex::default(),
         }
     }
@@ -61,8 +72,12 @@ impl LocalCompactor {
         job: &Arc<CompactionJob>,
         cancel: &CancellationToken,
     ) -> Result<CompactionOutcome> {
-        let running = self.running.acquire().await;
-        let _running = running.map_err(|_| Error::closed("compaction was stopped"))?;
+        let stopped = |_| Error::closed("compaction was stopped");
+        let _running = self.running.acquire().await.map_err(stopped)?;
+        // A job planned under another budget runs alone.
+        let units = memory_estimate(&job.inputs).div_ceil(MEMORY_UNIT);
+        let units = units.min(self.memory_units.into()) as u32;
+        let _memory = self.memory.acquire_many(units).await.map_err(stopped)?;
         let mut outcome = CompactionOutcome::default();
         for (index, finished) in self.finished_tasks(job).await?.into_iter().enumerate() {
             let task = match finished {
@@ -118,6 +133,12 @@ impl LocalCompactor {
             tracing::warn!(task = %job.task_id(index), %error, "compaction task will be tried again");
             backoff.pause().await;
         }
+    }
+
+    /// Bytes of the memory budget that running jobs hold; zero when none runs.
+    pub fn memory_reserved(&self) -> u64 {
+        let free = self.memory.available_permits() as u64;
+        (u64::from(self.memory_units) - free) * MEMORY_UNIT
     }
 
     fn next_token(&self) -> Token {

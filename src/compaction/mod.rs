@@ -18,6 +18,7 @@ mod plan;
 pub mod planner;
 pub mod proof;
 pub mod remote;
+mod report;
 pub mod results;
 mod scheduler;
 pub mod split;
@@ -28,13 +29,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-pub use claims::{Claim, Claims};
+pub use claims::{Claim, Claimed, Claims, Footprint};
 pub use execute::{Attempt, Progress, execute};
 pub use job::CompactionJob;
 pub use local::{LOCAL_NODE, LocalCompactor};
 pub use outcome::{CompactionOutcome, TaskOutcome};
-pub use plan::{Plan, PlanReason};
+pub use plan::{Limits, Plan, PlanReason, memory_estimate};
 pub use remote::RemoteCompactor;
+pub use report::CompactionReport;
 pub use scheduler::Scheduler;
 pub use stats::{CompactionStats, NodeStats};
 

@@ -1,9 +1,11 @@
-//! Plans: what to merge, as pure data.
+//! Plans: what to merge, as pure data; and what a plan may take on at most.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
+use super::Footprint;
 use crate::{
-    manifest::{Pins, Version},
+    config::LocalConfig,
+    manifest::{Pins, Version, WindowVersion},
     types::{KeyRange, RangeDelete, Retention, SstId, SstMeta, Window},
 };
 
@@ -12,8 +14,14 @@ use crate::{
 pub enum PlanReason {
     /// The window has as many level-0 runs as the trigger.
     L0Runs,
+    /// A level is larger than it should be.
+    LevelSize,
+    /// Neighbouring runs are of similar size.
+    Tier,
     /// The window is past and quiet: it is brought into its resting shape.
     Settle,
+    /// Many of an SST's rows are tombstones: they move to where they can be dropped.
+    Tombstones,
     /// Somebody called `compact`.
     Manual,
 }
@@ -22,7 +30,10 @@ impl fmt::Display for PlanReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::L0Runs => "level-0 runs",
+            Self::LevelSize => "level size",
+            Self::Tier => "tier",
             Self::Settle => "settle",
+            Self::Tombstones => "tombstones",
             Self::Manual => "manual",
         })
     }
@@ -41,6 +52,8 @@ pub struct Plan {
     pub reason: PlanReason,
     /// How urgent: a plan of a higher score goes first. 1.0 is at the trigger.
     pub score: f64,
+    /// A trivial move: no input meets anything at the target, so a change of their level is all it takes.
+    pub moves: bool,
 }
 
 impl Plan {
@@ -64,24 +77,131 @@ impl Plan {
         }
     }
 
+    /// Whether it makes level 0 smaller.
+    pub fn relieves_level_0(&self) -> bool {
+        self.reason == PlanReason::L0Runs
+    }
+
+    /// What it occupies while it runs.
+    pub fn footprint(&self) -> Footprint {
+        Footprint::new(self.window, &self.inputs, self.level_target)
+    }
+
     /// What a merge of the inputs may drop, given the version that it was planned on, and what readers pin.
     pub fn retention(&self, version: &Version, pins: Pins) -> Retention {
-        let seq_max = self
-            .inputs
-            .iter()
-            .map(|sst| sst.seq_max)
-            .max()
-            .unwrap_or_default();
-        let inputs = self.input_ids();
-        let older = version.older_data_remains(self.window, &self.key_range(), seq_max, &inputs);
         let is_hidden_from =
             |delete: &&RangeDelete| self.inputs.iter().any(|sst| sst.may_be_hidden_by(delete));
         let deletes = version.range_deletes.iter().filter(is_hidden_from);
         Retention {
             read_points: pins.read_points,
-            drop_tombstones: !older,
+            drop_tombstones: !older_data_remains(version, self.window, &self.inputs),
             expiry: pins.expiry,
             range_deletes: deletes.copied().collect(),
         }
     }
+}
+
+/// Whether data that may be older than some of `inputs`, and shares keys with them, lives in `window`
+/// outside of them: then their merge must keep its tombstones.
+pub(super) fn older_data_remains(
+    version: &Version,
+    window: Window,
+    inputs: &[Arc<SstMeta>],
+) -> bool {
+    let seq_max = inputs.iter().map(|sst| sst.seq_max).max();
+    let min = inputs.iter().map(|sst| &sst.key_min).min();
+    let max = inputs.iter().map(|sst| &sst.key_max).max();
+    let (Some(seq_max), Some(min), Some(max)) = (seq_max, min, max) else {
+        return false;
+    };
+    let ids: Vec<SstId> = inputs.iter().map(|sst| sst.id).collect();
+    version.older_data_remains(window, &KeyRange::closed(min, max), seq_max, &ids)
+}
+
+/// What one job may take on. Planners keep to it, so that whoever runs a job need not refuse it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the inputs.
+    pub input_bytes_max: u64,
+    /// Number of inputs; as many outputs, at their target size, may come of them.
+    pub ssts_max: usize,
+    /// Memory that merging them needs, by [`memory_estimate`].
+    pub memory_bytes_max: u64,
+    /// Size of an output.
+    pub sst_bytes_target: u64,
+}
+
+impl Limits {
+    /// Whether a job may take all of `inputs`.
+    pub fn allow(&self, inputs: &[Arc<SstMeta>]) -> bool {
+        let bytes: u64 = inputs.iter().map(|sst| sst.bytes).sum();
+        bytes <= self.input_bytes_max && self.allow_smallest(inputs)
+    }
+
+    /// Whether a job may take all of `inputs` when there is no smaller one that helps. Bytes alone are then
+    /// no hindrance: the merge streams them, task by task.
+    pub fn allow_smallest(&self, inputs: &[Arc<SstMeta>]) -> bool {
+        let bytes: u64 = inputs.iter().map(|sst| sst.bytes).sum();
+        let outputs = bytes / self.sst_bytes_target.max(1);
+        inputs.len().max(outputs as usize) <= self.ssts_max
+            && memory_estimate(inputs) <= self.memory_bytes_max
+    }
+}
+
+/// Inputs of one job at most: their names and bounds must fit into a manifest record and a message.
+pub const SSTS_PER_JOB_MAX: usize = 20_000;
+
+/// Memory for the encoded bytes and decoded rows of one sorted source at most: a row group being decoded
+/// and the next being fetched, each of up to 32 MiB.
+const SOURCE_BYTES_MAX: u64 = 64 << 20;
+/// Memory for the output: a row group being encoded, parts of it on their way.
+const OUTPUT_BYTES: u64 = 64 << 20;
+// Two runs can always be merged.
+const _: () = assert!(2 * SOURCE_BYTES_MAX + OUTPUT_BYTES <= LocalConfig::MEMORY_BYTES_MIN);
+
+/// About how many bytes of memory a merge of `inputs` needs. Of a run one SST is open at a time; each SST
+/// of level 0 is a run.
+pub fn memory_estimate(inputs: &[Arc<SstMeta>]) -> u64 {
+    let source = |bytes: u64| bytes.saturating_mul(2).min(SOURCE_BYTES_MAX);
+    let l0 = inputs.iter().filter(|sst| sst.level == 0);
+    let l0: u64 = l0.map(|sst| source(sst.bytes)).sum();
+    let levels: HashSet<u8> = inputs.iter().map(|sst| sst.level).collect();
+    let runs = levels.into_iter().filter(|&level| level > 0).map(|level| {
+        let run = inputs.iter().filter(|sst| sst.level == level);
+        run.map(|sst| source(sst.bytes)).max().unwrap_or(0)
+    });
+    let written: u64 = inputs.iter().map(|sst| sst.bytes).sum();
+    l0 + runs.sum::<u64>() + written.min(OUTPUT_BYTES)
+}
+
+/// Whether changing the level of `inputs` to `level_target` is all that merging them would do: they are
+/// disjoint by key, none is at the target already, no tombstone could be dropped, and several are not so
+/// small that they had better become one.
+pub(super) fn is_move(
+    version: &Version,
+    inputs: &[Arc<SstMeta>],
+    level_target: u8,
+    sst_bytes_target: u64,
+) -> bool {
+    let Some(window) = inputs.first().map(|sst| sst.window) else {
+        return false;
+    };
+    let mut sorted: Vec<&Arc<SstMeta>> = inputs.iter().collect();
+    sorted.sort_by(|left, right| left.key_min.cmp(&right.key_min));
+    let is_disjoint = sorted
+        .windows(2)
+        .all(|pair| pair[0].key_max < pair[1].key_min);
+    let is_large = |sst: &Arc<SstMeta>| sst.bytes >= sst_bytes_target / 2;
+    let is_new_to_target = inputs.iter().all(|sst| sst.level != level_target);
+    let keeps_tombstones =
+        inputs.iter().all(|sst| sst.tombstones == 0) || older_data_remains(version, window, inputs);
+    is_new_to_target
+        && is_disjoint
+        && (inputs.len() == 1 || inputs.iter().all(is_large))
+        && keeps_tombstones
+}
+
+/// The deepest level of `ssts` that holds anything.
+pub(super) fn deepest_level(ssts: &WindowVersion) -> Option<u8> {
+    ssts.levels.keys().next_back().copied()
 }

@@ -21,6 +21,8 @@ pub struct CompactionStats {
     pub jobs_started: u64,
     /// Jobs committed.
     pub jobs_committed: u64,
+    /// SSTs that only changed their level: trivial moves.
+    pub ssts_moved: u64,
     /// Jobs resumed from the manifest when the engine was opened.
     pub jobs_resumed: u64,
     /// Jobs that failed, by reason.

@@ -1,11 +1,11 @@
 //! What an engine can be told.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Bytes, Faults, Millis, StoreConfig, load};
-use crate::error::{Error, Result};
+use super::{Bytes, CompactionConfig, Faults, Millis, StoreConfig, load};
+use crate::error::Result;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -91,92 +91,6 @@ pub struct MemoryConfig {
     pub memtable_bytes: Bytes,
 }
 
-/// Compaction: when, and by whom.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CompactionConfig {
-    /// `"local"`: in this process. `"remote"`: on compaction nodes. `"off"`: not at all, unless
-    /// `compact` is called. Default: `"local"`.
-    pub mode: CompactionMode,
-    /// Level-0 runs in a window that make a job. At least 2. Default: 4.
-    pub l0_runs_trigger: usize,
-    /// Level-0 runs in a window at which writes wait for compaction. Default: 32.
-    pub l0_runs_stop: usize,
-    /// Size at which a compacted SST ends and the next begins. Default: `"128MiB"`.
-    pub sst_bytes_target: Bytes,
-    /// Input bytes of one job at most; and, divided by it, its number of tasks. Default: `"4GiB"`.
-    pub job_bytes_max: Bytes,
-    /// Input bytes of one task, about. Default: `"256MiB"`.
-    pub task_bytes_target: Bytes,
-    /// Jobs that run at once in this process. Default: 1.
-    pub local_jobs_max: usize,
-    /// Attempts at a task before its inputs are left alone. Default: 4.
-    pub task_attempts_max: u32,
-    /// Age of a window's end at which it is merged to a single run without another write.
-    /// Default: `"1h"`.
-    pub window_settle: Millis,
-    /// The meta service, for `mode = "remote"`.
-    pub remote: RemoteConfig,
-}
-
-/// Who runs compaction jobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CompactionMode {
-    /// This process.
-    #[default]
-    Local,
-    /// Compaction nodes, found and fed by the meta service.
-    Remote,
-    /// Nobody.
-    Off,
-}
-
-impl FromStr for CompactionMode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "local" => Ok(Self::Local),
-            "remote" => Ok(Self::Remote),
-            "off" => Ok(Self::Off),
-            _ => Err(Error::invalid(format!(
-                "compaction mode {text:?} is not one of local, remote, off"
-            ))),
-        }
-    }
-}
-
-/// The meta service, as an engine sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RemoteConfig {
-    /// Addresses of meta services, tried in order: `["http://10.0.0.1:7400"]`. All must share one plan log,
-    /// and only one of them serves at a time: metas with logs of their own split the fleet.
-    pub meta: Vec<String>,
-    /// Runs a meta service inside this process, listening here for nodes: `"0.0.0.0:7400"`.
-    /// Instead of `meta`.
-    pub serve: Option<String>,
-    /// What to do when the meta service is away for longer than `fallback_after`: `"wait"` on, or run
-    /// the job in this process (`"local"`). Default: `"wait"`.
-    pub fallback: Fallback,
-    /// See `fallback`. Default: `"30s"`.
-    pub fallback_after: Millis,
-    /// Jobs of this engine outstanding at the meta service at most. Default: 8.
-    pub jobs_max: usize,
-}
-
-/// What to do when no remote compaction is to be had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fallback {
-    /// Wait until it is.
-    #[default]
-    Wait,
-    /// Compact in this process.
-    Local,
-}
-
 fn default_name() -> String {
     "siltstone".into()
 }
@@ -202,40 +116,11 @@ impl Default for MemoryConfig {
     }
 }
 
-impl Default for CompactionConfig {
-    fn default() -> Self {
-        Self {
-            mode: CompactionMode::Local,
-            l0_runs_trigger: 4,
-            l0_runs_stop: 32,
-            sst_bytes_target: Bytes::mib(128),
-            job_bytes_max: Bytes::mib(4096),
-            task_bytes_target: Bytes::mib(256),
-            local_jobs_max: 1,
-            task_attempts_max: 4,
-            window_settle: Millis::secs(3600),
-            remote: RemoteConfig::default(),
-        }
-    }
-}
-
 impl Default for GcConfig {
     fn default() -> Self {
         Self {
             grace: Millis::secs(300),
             log_grace: Millis::secs(600),
-        }
-    }
-}
-
-impl Default for RemoteConfig {
-    fn default() -> Self {
-        Self {
-            meta: Vec::new(),
-            serve: None,
-            fallback: Fallback::Wait,
-            fallback_after: Millis::secs(30),
-            jobs_max: 8,
         }
     }
 }
@@ -323,60 +208,23 @@ impl EngineConfig {
         });
         self.compaction.check(&mut faults);
         self.store.check(&mut faults);
+        let (job, trigger) = (
+            self.compaction.planning.job_bytes_max,
+            self.compaction.l0_runs_trigger,
+        );
+        let runs_bytes = memory.memtable_bytes.0.saturating_mul(trigger as u64);
+        faults.check(job.0 >= runs_bytes, || {
+            let memtable = memory.memtable_bytes;
+            format!("compaction.planning.job_bytes_max {job} is less than the {trigger} runs of memory.memtable_bytes {memtable} that make a job")
+        });
         faults.into_result()
-    }
-}
-
-impl CompactionConfig {
-    /// Checks what the types cannot.
-    ///
-    /// # Errors
-    /// `Invalid`, listing every fault.
-    pub fn validate(&self) -> Result<()> {
-        let mut faults = Faults::default();
-        self.check(&mut faults);
-        faults.into_result()
-    }
-
-    fn check(&self, faults: &mut Faults) {
-        let trigger = self.l0_runs_trigger;
-        faults.check(trigger >= 2, || {
-            format!("compaction.l0_runs_trigger {trigger} is less than 2")
-        });
-        faults.check(self.l0_runs_stop > trigger, || {
-            let stop = self.l0_runs_stop;
-            format!("compaction.l0_runs_stop {stop} is not above l0_runs_trigger {trigger}: writes would wait for ever")
-        });
-        faults.check(self.sst_bytes_target.0 > 0, || {
-            "compaction.sst_bytes_target is 0".into()
-        });
-        faults.check(self.task_bytes_target.0 > 0, || {
-            "compaction.task_bytes_target is 0".into()
-        });
-        faults.check(self.local_jobs_max > 0, || {
-            "compaction.local_jobs_max is 0".into()
-        });
-        faults.check(self.task_attempts_max > 0, || {
-            "compaction.task_attempts_max is 0".into()
-        });
-        let remote = &self.remote;
-        faults.check(remote.jobs_max > 0, || {
-            "compaction.remote.jobs_max is 0".into()
-        });
-        let (some_meta, serves) = (!remote.meta.is_empty(), remote.serve.is_some());
-        faults.check(self.mode != CompactionMode::Remote || some_meta || serves, || {
-            "compaction.mode is \"remote\", but neither compaction.remote.meta nor .serve is set".into()
-        });
-        faults.check(!(some_meta && serves), || {
-            "compaction.remote.meta and .serve are both set".into()
-        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::{config::CompactionMode, error::ErrorKind};
 
     fn parse(text: &str, environment: &[(&str, &str)]) -> Result<EngineConfig> {
         let environment = environment
@@ -423,7 +271,7 @@ mod tests {
                 "64 parsecs",
             ),
             (
-                "root = 'file:///d'\ncompaction.window_settle = 'soon'",
+                "root = 'file:///d'\ncompaction.planning.settle = 'soon'",
                 "soon",
             ),
             ("root = 'file:///d'\ncompaction.mode = 'maybe'", "maybe"),
@@ -438,6 +286,46 @@ mod tests {
         let message = parse(text, &[]).unwrap_err().to_string();
         for wanted in ["a/b", "wal.dir", "l0_runs_stop 3", "remote.meta"] {
             assert!(message.contains(wanted), "{wanted} missing from: {message}");
+        }
+    }
+
+    #[test]
+    fn what_must_deadlock_is_refused_all_at_once() {
+        let faults = [
+            ("memory.write_bytes_max = '1MiB'", "memtable_bytes 64"),
+            ("compaction.l0_runs_trigger = 1", "l0_runs_trigger 1"),
+            (
+                "compaction.l0_runs_slowdown = 3\ncompaction.l0_runs_trigger = 8",
+                "l0_runs_slowdown 3",
+            ),
+            ("compaction.l0_runs_stop = 16", "l0_runs_stop 16"),
+            (
+                "compaction.local.memory_bytes_max = '191MiB'",
+                "memory_bytes_max",
+            ),
+            ("compaction.local.jobs_max = 0", "local.jobs_max is 0"),
+            (
+                "compaction.planning.job_bytes_max = '63MiB'",
+                "job_bytes_max",
+            ),
+            ("compaction.planning.level_ratio = 1", "level_ratio 1"),
+            ("compaction.planning.tier_runs = 1", "tier_runs 1"),
+            (
+                "compaction.planning.tier_ratio_percent = 0",
+                "tier_ratio_percent is 0",
+            ),
+        ];
+        for (line, wanted) in faults {
+            let message = parse(&format!("root = 'file:///d'\n{line}"), &[]).unwrap_err();
+            assert!(message.to_string().contains(wanted), "{line}: {message}");
+        }
+        let lines = faults
+            .iter()
+            .filter(|(line, _)| !line.contains("trigger = 8"));
+        let text: String = lines.clone().map(|(line, _)| format!("{line}\n")).collect();
+        let message = parse(&format!("root = 'file:///d'\n{text}"), &[]).unwrap_err();
+        for (line, wanted) in lines {
+            assert!(message.to_string().contains(wanted), "{line}: {message}");
         }
     }
 }

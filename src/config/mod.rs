@@ -1,6 +1,7 @@
 //! Configuration: TOML, overlaid by `SILTSTONE_…` environment variables. Unknown keys are refused, and
 //! `validate` reports every fault at once. `docs` of each field are the reference that the README links.
 
+mod compaction;
 mod engine;
 mod load;
 mod meta;
@@ -8,10 +9,10 @@ mod node;
 mod store;
 mod units;
 
-pub use engine::{
-    CompactionConfig, CompactionMode, EngineConfig, Fallback, GcConfig, MemoryConfig, RemoteConfig,
-    WalConfig, WalMode,
+pub use compaction::{
+    CompactionConfig, CompactionMode, Fallback, LocalConfig, PlanningConfig, RemoteConfig,
 };
+pub use engine::{EngineConfig, GcConfig, MemoryConfig, WalConfig, WalMode};
 pub use load::{ENV_PREFIX, META_ENV_PREFIX, NODE_ENV_PREFIX};
 pub use meta::MetaConfig;
 pub use node::NodeConfig;

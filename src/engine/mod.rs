@@ -43,7 +43,7 @@ pub use stats::{EngineStats, TableStats};
 pub use table::Table;
 use table::{TableInner, lock};
 
-pub use crate::compaction::{CompactionStats, NodeStats};
+pub use crate::compaction::{CompactionReport, CompactionStats, NodeStats, planner::CompactRange};
 use crate::{
     clock::{Backoff, Env},
     compaction::{Compactor, Scheduler},

@@ -85,6 +85,7 @@ fn of_compaction(stats: &EngineStats, samples: &mut Samples) {
     samples.put(metrics::JOBS_RUNNING, stats.jobs_running);
     samples.put(metrics::JOBS_STARTED, stats.jobs_started);
     samples.put(metrics::JOBS_COMMITTED, stats.jobs_committed);
+    samples.put(metrics::SSTS_MOVED, stats.ssts_moved);
     for (reason, jobs) in &stats.jobs_failed {
         samples.put_by(metrics::JOBS_FAILED, [("reason", reason)], *jobs);
     }

@@ -17,6 +17,7 @@ use super::{
     flush, get, memory::Memory, range_delete, scan, stats::amplification, view::ReadAt, write,
 };
 use crate::{
+    compaction::{CompactionReport, planner::CompactRange},
     error::{Error, Result},
     manifest::{Manifest, Shape},
     types::{Alteration, Seq, TableId, TableSchema, TimeRange},
@@ -251,13 +252,20 @@ impl Table {
         flush::flush(self).await
     }
 
-    /// Flushes, then merges level 0 of each window into level 1; returns when that is committed.
+    /// Flushes, then brings the table into its resting shape: of each window one sorted run, without
+    /// tombstones that nothing needs. Returns, when that is committed, what was done.
     ///
     /// # Errors
-    /// As for [`Table::flush`]; why a job failed.
-    pub async fn compact(&self) -> Result<()> {
+    /// As for [`Table::flush`]; why a job failed: the others were run all the same.
+    pub async fn compact(&self) -> Result<CompactionReport> {
+        self.compact_range(&CompactRange::default()).await
+    }
+
+    /// As [`Table::compact`], for a range: SSTs outside are left as they are, as far as the order of
+    /// versions allows.
+    pub async fn compact_range(&self, range: &CompactRange) -> Result<CompactionReport> {
         self.flush().await?;
-        self.engine.scheduler.compact(self.inner.id()).await
+        self.engine.scheduler.compact(self.inner.id(), range).await
     }
 
     /// Numbers about it.

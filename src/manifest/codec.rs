@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{
     Version,
-    edit::{Edit, JobRecord, SstRef},
+    edit::{Edit, JobRecord, SstMove, SstRef},
 };
 use crate::{
     error::Result,
@@ -25,12 +25,13 @@ pub(super) fn encode_edit(edit: &Edit) -> Bytes {
     pb::encode(&pb::ManifestEdit {
         schema: edit.schema.as_ref().map(Into::into),
         added: edit.added.iter().map(|sst| sst.as_ref().into()).collect(),
-        removed: edit
-            .removed
+        removed: edit.removed.iter().map(Into::into).collect(),
+        moved: edit
+            .moved
             .iter()
-            .map(|sst| pb::SstRef {
-                window: sst.window.0,
-                sst: sst.id.to_string(),
+            .map(|moved| pb::SstMove {
+                sst: Some((&moved.sst).into()),
+                level: moved.level.into(),
             })
             .collect(),
         flushed_seq: edit.flushed_seq.map(|seq| seq.0),
@@ -51,12 +52,12 @@ pub(super) fn decode_edit(body: Bytes) -> Result<Edit> {
         removed: edit
             .removed
             .into_iter()
-            .map(|sst| {
-                Ok(SstRef {
-                    window: Window(sst.window),
-                    id: stored_id(&sst.sst)?,
-                })
-            })
+            .map(SstRef::try_from)
+            .collect::<Result<_>>()?,
+        moved: edit
+            .moved
+            .into_iter()
+            .map(SstMove::try_from)
             .collect::<Result<_>>()?,
         flushed_seq: edit.flushed_seq.map(Seq),
         jobs_started: edit
@@ -115,6 +116,37 @@ pub(super) fn decode_version(body: Bytes) -> Result<Version> {
             .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
     }
     Ok(version)
+}
+
+impl From<&SstRef> for pb::SstRef {
+    fn from(sst: &SstRef) -> Self {
+        Self {
+            window: sst.window.0,
+            sst: sst.id.to_string(),
+        }
+    }
+}
+
+impl TryFrom<pb::SstRef> for SstRef {
+    type Error = crate::error::Error;
+
+    fn try_from(sst: pb::SstRef) -> Result<Self> {
+        Ok(Self {
+            window: Window(sst.window),
+            id: stored_id(&sst.sst)?,
+        })
+    }
+}
+
+impl TryFrom<pb::SstMove> for SstMove {
+    type Error = crate::error::Error;
+
+    fn try_from(moved: pb::SstMove) -> Result<Self> {
+        Ok(Self {
+            sst: convert_required(moved.sst, "sst")?,
+            level: level(moved.level)?,
+        })
+    }
 }
 
 impl From<&JobRecord> for pb::JobRecord {

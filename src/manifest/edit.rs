@@ -24,6 +24,15 @@ impl From<&SstMeta> for SstRef {
     }
 }
 
+/// A trivial move: a live SST that changes its level and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SstMove {
+    /// The SST.
+    pub sst: SstRef,
+    /// The level it moves to.
+    pub level: u8,
+}
+
 /// A compaction job as its table remembers it: written before the job is handed out, gone in the same
 /// commit that swaps its SSTs. Together with the version it gives the same job again after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +64,8 @@ pub struct Edit {
     pub added: Vec<Arc<SstMeta>>,
     /// SSTs that leave; they become obsolete.
     pub removed: Vec<SstRef>,
+    /// SSTs that change their level and nothing else; their objects stay.
+    pub moved: Vec<SstMove>,
     /// Every batch up to here is in SSTs from now on.
     pub flushed_seq: Option<Seq>,
     /// Jobs that are about to be handed out.

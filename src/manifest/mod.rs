@@ -20,7 +20,7 @@ mod version;
 
 pub use catalog::{Catalog, WalIdentity};
 pub use commit::Manifest;
-pub use edit::{Edit, JobRecord, SstRef};
+pub use edit::{Edit, JobRecord, SstMove, SstRef};
 pub use pins::{Pin, Pins};
 pub use shape::{LevelShape, Shape, WindowShape};
 pub use version::{Version, WindowVersion};

@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
-use super::{Catalog, Edit, JobRecord, Manifest, SstRef, Version, WalIdentity, codec, invariants};
+use super::{
+    Catalog, Edit, JobRecord, Manifest, SstMove, SstRef, Version, WalIdentity, codec, invariants,
+};
 use crate::{
     clock::Env,
     error::ErrorKind,
@@ -268,6 +270,44 @@ async fn a_job_is_committed_once() {
             [output.id]
         );
     }
+}
+
+#[tokio::test]
+async fn a_move_changes_the_level_and_leaves_nothing_to_delete() {
+    let (store, table, manifest) = created().await;
+    let (upper, lower) = (sst(2, 1, "a-b"), sst(1, 2, "a-b"));
+    manifest
+        .commit(|_| Ok(Some(added(&[&upper, &lower]))))
+        .await
+        .unwrap();
+    let moved = |sst: &Arc<SstMeta>, level| SstMove {
+        sst: SstRef::from(sst.as_ref()),
+        level,
+    };
+    // The second makes place for the first.
+    let edit = Edit {
+        moved: vec![moved(&upper, 2), moved(&lower, 3)],
+        ..Edit::default()
+    };
+    assert_eq!(codec::decode_edit(codec::encode_edit(&edit)).unwrap(), edit);
+    manifest.commit(|_| Ok(Some(edit.clone()))).await.unwrap();
+    let reopened = Manifest::open(&store, table, Epoch(2), Env::default())
+        .await
+        .unwrap();
+    for version in [manifest.version(), reopened.version()] {
+        let levels: Vec<_> = version.ssts().map(|sst| (sst.id, sst.level)).collect();
+        assert_eq!(levels, [(upper.id, 2), (lower.id, 3)]);
+        assert!(version.obsolete.is_empty());
+    }
+    let onto = Edit {
+        moved: vec![moved(&upper, 3)],
+        ..Edit::default()
+    };
+    let next = reopened.version().apply(&onto).unwrap();
+    assert!(
+        invariants::check(&next).is_err(),
+        "two share a key at level 3"
+    );
 }
 
 #[tokio::test]

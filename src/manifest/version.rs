@@ -171,7 +171,16 @@ impl Version {
                 return Err(Error::conflict(format!("job {job} is not recorded")));
             }
         }
-        next.swap_ssts(edit)?;
+        // All of them leave before one arrives: a move may free the place for another.
+        let moved = edit.moved.iter().map(|moved| {
+            let sst = self.find(moved.sst).ok_or_else(|| gone(moved.sst.id))?;
+            Ok(Arc::new(SstMeta {
+                level: moved.level,
+                ..sst.as_ref().clone()
+            }))
+        });
+        let moved: Vec<Arc<SstMeta>> = moved.collect::<Result<_>>()?;
+        next.swap_ssts(edit, &moved)?;
         for job in &edit.jobs_started {
             if next.jobs.insert(job.id, Arc::new(job.clone())).is_some() {
                 return Err(Error::conflict(format!(
@@ -210,9 +219,9 @@ impl Version {
         Ok(next)
     }
 
-    /// Takes the SSTs out that the edit removes, and in those that it adds. Each window that it touches is
-    /// copied and gone through once.
-    fn swap_ssts(&mut self, edit: &Edit) -> Result<()> {
+    /// Takes the SSTs out that the edit removes, in those that it adds, and to their places those that have
+    /// `moved`. Each window that it touches is copied and gone through once.
+    fn swap_ssts(&mut self, edit: &Edit, moved: &[Arc<SstMeta>]) -> Result<()> {
         let mut windows: BTreeMap<Window, WindowEdit<'_>> = BTreeMap::new();
         for sst in &edit.removed {
             let window = windows.entry(sst.window).or_default();
@@ -220,6 +229,13 @@ impl Version {
                 return Err(gone(sst.id));
             }
             self.obsolete.insert(sst.id, edit.at_ms);
+        }
+        for sst in moved {
+            let window = windows.entry(sst.window).or_default();
+            if !window.leaving.insert(sst.id) {
+                return Err(gone(sst.id));
+            }
+            window.added.push(sst);
         }
         for sst in &edit.added {
             let window = windows.entry(sst.window).or_default();

@@ -14,8 +14,9 @@ use super::{generated as pb, required};
 use crate::{
     error::{Error, Result, guarded},
     types::{
-        Key, KeyRange, MergeOperator, RangeDelete, Retention, SchemaColumns, SchemaParts, Seq,
-        SstMeta, TableOptions, TableSchema, TimeRange, Window, Windowing, WriteMode,
+        Key, KeyRange, MergeOperator, PlannerKind, RangeDelete, Retention, SchemaColumns,
+        SchemaParts, Seq, SstMeta, TableOptions, TableSchema, TimeRange, Window, Windowing,
+        WriteMode,
     },
 };
 
@@ -158,6 +159,10 @@ impl From<&TableSchema> for pb::TableSchema {
             operators: operators
                 .map(|&operator| pb::MergeOperator::from(operator).into())
                 .collect(),
+            planner: schema
+                .options()
+                .planner
+                .map(|planner| pb::Planner::from(planner).into()),
         }
     }
 }
@@ -187,6 +192,7 @@ impl TryFrom<pb::TableSchema> for TableSchema {
             },
             ttl: schema.ttl_ns.map(Duration::from_nanos),
             operators: operators(&columns, &schema.operators)?,
+            planner: schema.planner.map(planner).transpose()?,
         };
         Self::from_parts(SchemaParts {
             columns: SchemaColumns {
@@ -233,6 +239,27 @@ macro_rules! same_names {
 }
 
 same_names! { LastValue LastNonNull Sum Min Max BytesAppend }
+
+impl From<PlannerKind> for pb::Planner {
+    fn from(kind: PlannerKind) -> Self {
+        match kind {
+            PlannerKind::TimeWindow => Self::TimeWindow,
+            PlannerKind::Leveled => Self::Leveled,
+            PlannerKind::Tiered => Self::Tiered,
+        }
+    }
+}
+
+fn planner(number: i32) -> Result<PlannerKind> {
+    match pb::Planner::try_from(number) {
+        Ok(pb::Planner::TimeWindow) => Ok(PlannerKind::TimeWindow),
+        Ok(pb::Planner::Leveled) => Ok(PlannerKind::Leveled),
+        Ok(pb::Planner::Tiered) => Ok(PlannerKind::Tiered),
+        Ok(pb::Planner::Unspecified) | Err(_) => {
+            Err(Error::corrupt(format!("planner {number} is not known")))
+        }
+    }
+}
 
 /// An id in its text form, from stored bytes.
 pub(crate) fn stored_id<T: std::str::FromStr<Err = Error>>(text: &str) -> Result<T> {

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
 use super::{
-    MergeOperator, TableSchema, Windowing,
+    MergeOperator, PlannerKind, TableSchema, Windowing,
     schema::{Columns, Parts},
 };
 use crate::error::{Error, Result};
@@ -46,6 +46,8 @@ pub enum Alteration {
     SetTtl(Option<Duration>),
     /// Sets windows for what is flushed from now on.
     SetWindow(Windowing),
+    /// Sets who chooses what to merge from now on; `None` leaves it to the table's columns.
+    SetPlanner(Option<PlannerKind>),
 }
 
 impl TableSchema {
@@ -80,6 +82,10 @@ impl Parts {
             }
             Alteration::SetWindow(window) => {
                 self.options.window = *window;
+                Ok(())
+            }
+            Alteration::SetPlanner(planner) => {
+                self.options.planner = *planner;
                 Ok(())
             }
         }

@@ -18,6 +18,11 @@ macro_rules! ulid_id {
             pub fn from_parts(unix_ms: u64, random: u128) -> Self {
                 Self(Ulid::from_parts(unix_ms, random))
             }
+
+            /// When it was given, in milliseconds since the Unix epoch.
+            pub fn unix_ms(&self) -> u64 {
+                self.0.timestamp_ms()
+            }
         }
 
         impl fmt::Display for $name {
@@ -185,6 +190,15 @@ impl SstId {
     /// The id of a flushed SST.
     pub fn flushed(unix_ms: u64, random: u128) -> Self {
         Self::Flushed(Ulid::from_parts(unix_ms, random))
+    }
+
+    /// About when it was written, in milliseconds since the Unix epoch: when it was flushed, or when the job
+    /// that wrote it was planned.
+    pub fn written_ms(&self) -> u64 {
+        match self {
+            Self::Flushed(ulid) => ulid.timestamp_ms(),
+            Self::Compacted { task, .. } => task.job.unix_ms(),
+        }
     }
 }
 

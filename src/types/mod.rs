@@ -19,7 +19,7 @@ pub use columns::{ColumnMap, column_id};
 pub use ids::{Epoch, JobId, NodeId, OwnerId, Seq, SstId, TableId, TaskId, Token};
 pub use key::{Key, KeyEncoder};
 pub use key_range::KeyRange;
-pub use options::{MergeOperator, TableOptions, Windowing, WriteMode};
+pub use options::{MergeOperator, PlannerKind, TableOptions, Windowing, WriteMode};
 pub use range_delete::RangeDelete;
 pub use retention::Retention;
 pub use row_sum::{RowSum, row_hash};

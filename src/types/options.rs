@@ -145,6 +145,19 @@ impl From<Duration> for Windowing {
     }
 }
 
+/// Who chooses what a table merges, and so which shape its SSTs come to rest in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlannerKind {
+    /// Each window a pile of flushed runs over one sorted run: for data that comes in order of time.
+    TimeWindow,
+    /// Levels, each a sorted run and many times as large as the one above: few runs to read, little space
+    /// for old versions; each row is rewritten often.
+    Leveled,
+    /// Sorted runs of doubling size: each row is rewritten seldom; more runs to read, more old versions.
+    Tiered,
+}
+
 /// What can be chosen per table, besides its columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
@@ -158,6 +171,18 @@ pub struct TableOptions {
     /// Merge operators by the name of a value column; other columns have [`MergeOperator::LastValue`].
     /// Only for [`WriteMode::Upsert`].
     pub operators: BTreeMap<String, MergeOperator>,
+    /// Who chooses what to merge. Default: see [`TableSchema::planner`](super::TableSchema::planner).
+    pub planner: Option<PlannerKind>,
+}
+
+impl fmt::Display for PlannerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TimeWindow => "time_window",
+            Self::Leveled => "leveled",
+            Self::Tiered => "tiered",
+        })
+    }
 }
 
 impl fmt::Display for WriteMode {

@@ -9,7 +9,8 @@ use arrow::{
 };
 
 use super::{
-    Key, KeyEncoder, MergeOperator, Seq, TableOptions, Window, WindowWidth, Windowing, WriteMode,
+    Key, KeyEncoder, MergeOperator, PlannerKind, Seq, TableOptions, Window, WindowWidth, Windowing,
+    WriteMode,
     columns::{self, ColumnMap},
 };
 use crate::error::{Error, Result};
@@ -214,6 +215,23 @@ impl TableSchema {
     /// How rows of equal key combine.
     pub fn write_mode(&self) -> WriteMode {
         self.options.write_mode
+    }
+
+    /// The planner of the table. Unless one is chosen, `TimeWindow` for a table with a time column; without
+    /// one `Leveled`: then updates hit all keys alike, and what counts is that a read meets few runs and
+    /// that old versions take a tenth of the space, not as much again as the data.
+    pub fn planner(&self) -> PlannerKind {
+        let by_time = match self.time {
+            Some(_) => PlannerKind::TimeWindow,
+            None => PlannerKind::Leveled,
+        };
+        self.options.planner.unwrap_or(by_time)
+    }
+
+    /// Whether a merge must take neighbours in age only, because what it makes of two rows depends on the
+    /// rows between them. Where the newest row simply wins it does not: every row carries its seq.
+    pub fn order_matters(&self) -> bool {
+        self.write_mode() == WriteMode::Append || self.combines()
     }
 
     /// Width of a window, when the table has windows.

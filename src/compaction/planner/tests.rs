@@ -1,248 +1,319 @@
-//! Planner decisions as text: a drawing of a version, the plans it gets.
+//! Planner decisions as text: a drawing of a version, a command, the answer. The cases are in `testdata/`;
+//! `REWRITE_PLANS=1` writes the answers that are given now into them: read the difference.
 //!
-//! An SST is `L<level> <first key>-<last key> <size>[ claimed]`, keys are single letters, sizes are bytes;
-//! those of level 0 are listed oldest first.
+//! A case is a few lines, `----`, and the answer, up to an empty line:
+//!
+//! * `planner <kind>`, `append`: the table's options. Default: time_window, upsert.
+//! * `snapshot <seq>`: a reader pins that seq.
+//! * `limits <key>=<value> ...`: `bytes`, `ssts`, `memory`. Default: 100 bytes, no others.
+//! * `window <n>`: the SSTs that follow lie in it, 10 s wide. Default: 0.
+//! * `L<level> <first key>-<last key> <bytes> [claimed] [held] [tombstones=<n>] [seqs=<min>-<max>]`: an SST
+//!   of ten rows; those of level 0 are listed oldest first. All were written at 50 s.
+//! * `plan [<ms>]`: what is planned then; by default right after the flushes. `manual [<keys>]`.
+//! * `order <level>: <ssts>`: whether merging the SSTs with these numbers, from 0, into the level keeps the
+//!   order, and if not, what would.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, fmt::Write, fs, path::Path, sync::Arc};
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
-use super::{PlannerConfig, manual, plan};
+use super::{
+    CompactRange, LeveledConfig, PlannerConfig, Situation, TieredConfig, manual, order, plan,
+};
 use crate::{
-    compaction::Claims,
-    manifest::{Edit, Version},
-    types::{Key, Seq, SstId, SstMeta, TableOptions, TableSchema, Window},
+    compaction::{Claims, Footprint, Limits, Plan},
+    manifest::{Edit, Pins, Version},
+    types::{
+        Key, KeyRange, PlannerKind, Seq, SstId, SstMeta, TableOptions, TableSchema, Window,
+        WriteMode,
+    },
 };
 
-const CONFIG: PlannerConfig = PlannerConfig {
-    l0_runs_trigger: 3,
-    job_bytes_max: 100,
-    window_settle_ms: 1_000,
-};
+/// When the SSTs of the drawings were written.
+const WRITTEN_MS: u64 = 50_000;
 
-/// When the SSTs of the drawings were flushed.
-const FLUSHED_MS: u64 = 50_000;
-
-fn schema() -> TableSchema {
-    let time = DataType::Timestamp(TimeUnit::Second, None);
-    let columns = Schema::new(vec![
-        Field::new("t", time, false),
-        Field::new("v", DataType::Int64, true),
-    ]);
-    let options = TableOptions {
-        window: std::time::Duration::from_secs(10).into(),
-        ..TableOptions::default()
-    };
-    TableSchema::new(Arc::new(columns), &["t"], Some("t"), options).unwrap()
+fn config() -> PlannerConfig {
+    PlannerConfig {
+        l0_runs_trigger: 3,
+        settle_ms: 1_000,
+        limits: Limits {
+            input_bytes_max: 100,
+            ssts_max: usize::MAX,
+            memory_bytes_max: u64::MAX,
+            sst_bytes_target: 20,
+        },
+        leveled: LeveledConfig {
+            level_bytes_min: 20,
+            level_ratio: 4,
+        },
+        tiered: TieredConfig {
+            tier_runs: 3,
+            tier_ratio: 1.0,
+        },
+    }
 }
 
-/// The version that `drawing` shows: windows as `window <n>`, each followed by its SSTs.
-fn version(drawing: &str) -> (Version, Claims) {
-    let mut edit = Edit {
-        flushed_seq: Some(Seq(1_000)),
-        ..Edit::default()
-    };
-    let mut claimed = Vec::new();
-    let mut window = Window(0);
-    for (number, line) in drawing
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .enumerate()
-    {
-        if let Some(name) = line.strip_prefix("window ") {
-            window = Window(name.parse().unwrap());
-            continue;
+/// The drawing of a case.
+struct Drawing {
+    options: TableOptions,
+    config: PlannerConfig,
+    window: Window,
+    ssts: Vec<Arc<SstMeta>>,
+    claimed: Vec<Arc<SstMeta>>,
+    held: HashSet<SstId>,
+    pinned: Vec<Seq>,
+}
+
+impl Drawing {
+    fn new() -> Self {
+        Self {
+            options: TableOptions {
+                window: std::time::Duration::from_secs(10).into(),
+                planner: Some(PlannerKind::TimeWindow),
+                ..TableOptions::default()
+            },
+            config: config(),
+            window: Window(0),
+            ssts: Vec::new(),
+            claimed: Vec::new(),
+            held: HashSet::new(),
+            pinned: Vec::new(),
         }
-        let words: Vec<&str> = line.split(' ').collect();
+    }
+
+    /// Takes in a line; the answer, when it is a command.
+    fn line(&mut self, line: &str) -> Option<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[0] {
+            "planner" => {
+                self.options.planner = Some(match words[1] {
+                    "time_window" => PlannerKind::TimeWindow,
+                    "leveled" => PlannerKind::Leveled,
+                    "tiered" => PlannerKind::Tiered,
+                    other => panic!("{other:?} is no planner"),
+                })
+            }
+            "snapshot" => self.pinned.push(Seq(words[1].parse().unwrap())),
+            "append" => self.options.write_mode = WriteMode::Append,
+            "limits" => words[1..].iter().for_each(|limit| self.limit(limit)),
+            "window" => self.window = Window(words[1].parse().unwrap()),
+            "plan" => {
+                let now_ms = words.get(1).map_or(WRITTEN_MS, |ms| ms.parse().unwrap());
+                return Some(self.plan(now_ms));
+            }
+            "manual" => return Some(self.manual(words.get(1).copied())),
+            "order" => return Some(self.order(&words[1..])),
+            _ => self.sst(&words),
+        }
+        None
+    }
+
+    fn limit(&mut self, limit: &str) {
+        let (key, value) = limit.split_once('=').unwrap();
+        let value: u64 = value.parse().unwrap();
+        match key {
+            "bytes" => self.config.limits.input_bytes_max = value,
+            "ssts" => self.config.limits.ssts_max = value as usize,
+            "memory" => self.config.limits.memory_bytes_max = value,
+            other => panic!("{other:?} is no limit"),
+        }
+    }
+
+    fn sst(&mut self, words: &[&str]) {
+        let number = self.ssts.len() as u64;
+        let level: u8 = words[0].strip_prefix('L').unwrap().parse().unwrap();
         let (first, last) = words[1].split_once('-').unwrap();
-        let id = SstId::flushed(FLUSHED_MS, number as u128);
-        edit.added.push(Arc::new(SstMeta {
+        let id = SstId::flushed(WRITTEN_MS, number.into());
+        // Level 0 as listed, above all levels; the deeper, the older.
+        let seq = match level {
+            0 => 1_000 + number,
+            level => 100 - u64::from(level),
+        };
+        let (mut seqs, mut tombstones) = ((seq, seq), 0);
+        for word in &words[3..] {
+            match word.split_once('=') {
+                Some(("tombstones", count)) => tombstones = count.parse().unwrap(),
+                Some(("seqs", range)) => {
+                    let (min, max) = range.split_once('-').unwrap();
+                    seqs = (min.parse().unwrap(), max.parse().unwrap());
+                }
+                _ => assert!(matches!(*word, "claimed" | "held"), "{word:?}"),
+            }
+        }
+        let sst = Arc::new(SstMeta {
             id,
-            level: words[0][1..].parse().unwrap(),
-            window,
+            level,
+            window: self.window,
             bytes: words[2].parse().unwrap(),
-            rows: 1,
-            tombstones: 0,
+            rows: 10,
+            tombstones,
             key_min: Key::from(first.as_bytes()),
             key_max: Key::from(last.as_bytes()),
-            seq_min: Seq(number as u64),
-            seq_max: Seq(number as u64),
-            times: Some((window.0 * 10, window.0 * 10 + 9)),
+            seq_min: Seq(seqs.0),
+            seq_max: Seq(seqs.1),
+            times: Some((self.window.0 * 10, self.window.0 * 10 + 9)),
             schema_version: 1,
             rows_hash: 0,
             applied_seq: Seq(0),
-        }));
-        if words.last() == Some(&"claimed") {
-            claimed.push(id);
+        });
+        if words.contains(&"claimed") {
+            self.claimed.push(sst.clone());
+        }
+        if words.contains(&"held") {
+            self.held.insert(id);
+        }
+        self.ssts.push(sst);
+    }
+
+    fn version(&self) -> Version {
+        let time = DataType::Timestamp(TimeUnit::Second, None);
+        let columns = Schema::new(vec![
+            Field::new("t", time, false),
+            Field::new("v", DataType::Int64, true),
+        ]);
+        let options = self.options.clone();
+        let schema = TableSchema::new(Arc::new(columns), &["t"], Some("t"), options).unwrap();
+        let edit = Edit {
+            added: self.ssts.clone(),
+            flushed_seq: Some(Seq(10_000)),
+            ..Edit::default()
+        };
+        let version = Version::new(schema).apply(&edit).unwrap();
+        crate::manifest::invariants::check(&version).unwrap();
+        version
+    }
+
+    /// Asks `ask` about the situation that is drawn: one job has all that is claimed.
+    fn ask<T>(&self, now_ms: u64, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
+        let claims = Claims::default();
+        let window = self.claimed.first().map_or(self.window, |sst| sst.window);
+        let level = self.claimed.iter().map(|sst| sst.level).max().unwrap_or(0);
+        let footprint = Footprint::new(window, &self.claimed, level.max(1));
+        let _claim = (!self.claimed.is_empty()).then(|| claims.claim(footprint).unwrap());
+        let (version, claimed) = (self.version(), claims.claimed());
+        let pins = Pins {
+            read_points: self.pinned.clone(),
+            expiry: None,
+        };
+        ask(&Situation {
+            version: &version,
+            claimed: &claimed,
+            held: &self.held,
+            pins: &pins,
+            now_ms,
+        })
+    }
+
+    fn plan(&self, now_ms: u64) -> String {
+        let planned = self.ask(now_ms, |situation| plan(situation, &self.config));
+        let mut text = show(&planned.plans);
+        if let Some(due_ms) = planned.due_ms {
+            writeln!(text, "look again at {due_ms}").unwrap();
+        }
+        text
+    }
+
+    fn manual(&self, keys: Option<&str>) -> String {
+        let keys = keys.map_or(KeyRange::ALL, |keys| {
+            let (first, last) = keys.split_once('-').unwrap();
+            KeyRange::closed(&Key::from(first.as_bytes()), &Key::from(last.as_bytes()))
+        });
+        let range = CompactRange { keys, times: None };
+        let (config, goal) = (&self.config, Seq(10_000));
+        self.ask(WRITTEN_MS, |situation| {
+            show(&manual(situation, config, &range, goal))
+        })
+    }
+
+    fn order(&self, words: &[&str]) -> String {
+        let level: u8 = words[0].trim_end_matches(':').parse().unwrap();
+        let inputs: Vec<Arc<SstMeta>> = words[1..]
+            .iter()
+            .map(|number| self.ssts[number.parse::<usize>().unwrap()].clone())
+            .collect();
+        let version = self.version();
+        let ssts = &version.windows[&self.window];
+        if order::keeps_order(ssts, &inputs, level) {
+            return "keeps the order\n".into();
+        }
+        let whole = order::complete(ssts, inputs, level, &HashSet::new());
+        format!("leaves something out; whole: {}\n", show_ssts(&whole))
+    }
+}
+
+fn show_ssts(ssts: &[Arc<SstMeta>]) -> String {
+    let text = |key: &Key| String::from_utf8(key.0.to_vec()).unwrap();
+    let ssts = ssts.iter().map(|sst| {
+        let (first, last) = (text(&sst.key_min), text(&sst.key_max));
+        format!("L{} {first}-{last} {}", sst.level, sst.bytes)
+    });
+    ssts.collect::<Vec<_>>().join(", ")
+}
+
+fn show(plans: &[Plan]) -> String {
+    let mut shown = String::new();
+    for plan in plans {
+        let (window, reason, score) = (plan.window.0, plan.reason, plan.score);
+        let (verb, target) = (if plan.moves { "move" } else { "merge" }, plan.level_target);
+        let inputs = show_ssts(&plan.inputs);
+        writeln!(
+            shown,
+            "window {window}: {verb} {inputs} -> L{target} ({reason}, {score:.1})"
+        )
+        .unwrap();
+    }
+    shown
+}
+
+/// Answers every case of `text`, and returns it with the answers.
+fn answered(text: &str) -> String {
+    let mut result = String::new();
+    let mut drawing = Drawing::new();
+    let mut answer = String::new();
+    let mut in_answer = false;
+    for line in text.lines() {
+        match line {
+            "----" => {
+                in_answer = true;
+                result += "----\n";
+                result += if answer.is_empty() {
+                    "nothing\n"
+                } else {
+                    &answer
+                };
+            }
+            "" => {
+                in_answer = false;
+                (drawing, answer) = (Drawing::new(), String::new());
+                result += "\n";
+            }
+            _ if in_answer => {}
+            _ => {
+                if !line.starts_with('#') {
+                    answer += &drawing.line(line).unwrap_or_default();
+                }
+                result += line;
+                result += "\n";
+            }
         }
     }
-    let claims = Claims::default();
-    std::mem::forget(claims.claim(claimed));
-    (Version::new(schema()).apply(&edit).unwrap(), claims)
-}
-
-fn show(plans: &[crate::compaction::Plan]) -> String {
-    let lines = plans.iter().map(|plan| {
-        let inputs: Vec<String> = plan
-            .inputs
-            .iter()
-            .map(|sst| {
-                let text = |key: &Key| String::from_utf8(key.0.to_vec()).unwrap();
-                format!(
-                    "L{} {}-{}",
-                    sst.level,
-                    text(&sst.key_min),
-                    text(&sst.key_max)
-                )
-            })
-            .collect();
-        let (window, reason) = (plan.window.0, plan.reason);
-        format!(
-            "window {window}: {} -> L{} ({reason}, {:.1})",
-            inputs.join(", "),
-            plan.level_target,
-            plan.score
-        )
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Plans right after the flushes, while every window is young and busy.
-fn plans(drawing: &str) -> String {
-    let (version, claims) = version(drawing);
-    show(&plan(
-        &version,
-        &claims,
-        &HashSet::new(),
-        &CONFIG,
-        FLUSHED_MS,
-    ))
+    result
 }
 
 #[test]
-fn below_the_trigger_nothing_happens() {
-    assert_eq!(plans("L0 a-m 10\n L0 b-z 10\n L1 a-z 10"), "");
-}
-
-#[test]
-fn at_the_trigger_level_0_goes_into_what_it_overlaps() {
-    let drawing =
-        "L0 c-d 10\n L0 d-e 10\n L0 c-c 10\n L1 a-b 10\n L1 c-d 10\n L1 e-f 10\n L1 g-z 10";
-    assert_eq!(
-        plans(drawing),
-        "window 0: L0 c-d, L0 d-e, L0 c-c, L1 c-d, L1 e-f -> L1 (level-0 runs, 1.0)"
-    );
-}
-
-#[test]
-fn a_gap_inside_the_span_of_the_inputs_is_filled() {
-    // L1 d-e overlaps no single input, but an output could reach across it.
-    let drawing = "L0 a-b 10\n L0 y-z 10\n L0 a-b 10\n L1 d-e 10";
-    assert_eq!(
-        plans(drawing),
-        "window 0: L0 a-b, L0 y-z, L0 a-b, L1 d-e -> L1 (level-0 runs, 1.0)"
-    );
-}
-
-#[test]
-fn a_job_stays_inside_its_limit_oldest_first() {
-    let drawing = "L0 a-b 40\n L0 b-c 40\n L0 c-d 40\n L0 d-e 40";
-    assert_eq!(
-        plans(drawing),
-        "window 0: L0 a-b, L0 b-c -> L1 (level-0 runs, 1.3)"
-    );
-}
-
-#[test]
-fn one_run_larger_than_the_limit_can_still_be_merged() {
-    let drawing = "L0 a-b 400\n L0 b-c 40\n L0 c-d 40";
-    assert_eq!(plans(drawing), "window 0: L0 a-b -> L1 (level-0 runs, 1.0)");
-}
-
-#[test]
-fn a_window_with_a_running_job_is_left_alone() {
-    assert_eq!(
-        plans("L0 a-b 1 claimed\n L0 a-b 1\n L0 a-b 1\n L0 a-b 1\n L0 a-b 1"),
-        ""
-    );
-}
-
-#[test]
-fn the_window_with_more_runs_goes_first() {
-    let three = "L0 a-b 1\n L0 a-b 1\n L0 a-b 1\n";
-    let drawing = format!("window -1\n{three}window 5\n{three}L0 a-b 1\n");
-    assert_eq!(
-        plans(&drawing),
-        "window 5: L0 a-b, L0 a-b, L0 a-b, L0 a-b -> L1 (level-0 runs, 1.3)\n\
-         window -1: L0 a-b, L0 a-b, L0 a-b -> L1 (level-0 runs, 1.0)"
-    );
-}
-
-#[test]
-fn a_past_and_quiet_window_settles_without_another_write() {
-    let (version, claims) = version("window 1\n L0 a-b 1\n L1 a-c 1\n window 9\n L0 a-b 1");
-    let at = |now_ms| show(&plan(&version, &claims, &HashSet::new(), &CONFIG, now_ms));
-    // Window 1 ended at 20 s, but was flushed to at 50 s; window 9 ends at 100 s.
-    assert_eq!(at(50_999), "");
-    assert_eq!(at(51_000), "window 1: L0 a-b, L1 a-c -> L1 (settle, 0.3)");
-    assert!(at(101_000).contains("window 9"));
-}
-
-#[test]
-fn manual_plans_leave_only_level_1() {
-    let (version, claims) = version("L0 a-b 1\n L1 a-c 1\n window 2\n L1 a-b 1");
-    assert_eq!(
-        show(&manual(&version, &claims, &CONFIG)),
-        "window 0: L0 a-b, L1 a-c -> L1 (manual, 0.3)"
-    );
-}
-
-#[test]
-fn tombstones_go_only_when_nothing_older_stays_behind() {
-    let drawing = "L1 a-a 1\n L1 q-z 1\n L0 a-b 40\n L0 b-c 40\n L0 c-d 40";
-    let (version, claims) = version(drawing);
-    let plans = plan(&version, &claims, &HashSet::new(), &CONFIG, FLUSHED_MS);
-    // The newest level-0 run overlaps, but is newer; level 1's q-z is elsewhere.
-    assert!(plans[0].retention(&version, no_pins()).drop_tombstones);
-    let mut partial = plans[0].clone();
-    partial.inputs.retain(|sst| sst.level == 0);
-    partial.inputs.remove(0);
-    assert!(!partial.retention(&version, no_pins()).drop_tombstones);
-}
-
-#[test]
-fn what_is_held_does_not_stop_the_rest_of_its_window() {
-    let drawing = "L0 a-b 1\n L0 a-b 2\n L0 a-b 3\n L0 a-b 4\n L1 a-c 5";
-    let (version, claims) = version(drawing);
-    let held = |bytes: u64| {
-        version
-            .ssts()
-            .filter(|sst| sst.bytes == bytes)
-            .map(|sst| sst.id)
-            .collect()
-    };
-    let plans = |held: &HashSet<SstId>| plan(&version, &claims, held, &CONFIG, FLUSHED_MS);
-    let sizes = |plans: &[crate::compaction::Plan]| -> Vec<u64> {
-        plans
-            .iter()
-            .flat_map(|plan| plan.inputs.iter().map(|sst| sst.bytes))
-            .collect()
-    };
-    let without_the_second = plans(&held(2));
-    assert_eq!(sizes(&without_the_second), [1, 3, 4, 5]);
-    // An older version of a key may stay behind in what is held.
-    assert!(
-        !without_the_second[0]
-            .retention(&version, no_pins())
-            .drop_tombstones
-    );
-    assert!(sizes(&plans(&held(5))).is_empty());
-}
-
-fn no_pins() -> crate::manifest::Pins {
-    crate::manifest::Pins {
-        read_points: vec![],
-        expiry: None,
+fn plans_are_as_drawn() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/compaction/planner/testdata");
+    for name in ["order", "time_window", "leveled", "tiered", "rest"] {
+        let file = folder.join(format!("{name}.txt"));
+        let text = fs::read_to_string(&file).unwrap();
+        let answered = answered(&text);
+        if std::env::var_os("REWRITE_PLANS").is_some() {
+            fs::write(&file, &answered).unwrap();
+        } else {
+            assert!(
+                answered == text,
+                "{name}: the answers are others now:\n{answered}"
+            );
+        }
     }
 }

@@ -1,49 +1,60 @@
 //! Decides when jobs start, and sees each through: plan, claim, record, hand out, prove, commit.
 //!
-//! 1. A plan is made on demand, from the committed version, one free slot of the compactor at a time.
-//! 2. Its inputs are claimed, and the job is recorded in the manifest.
+//! 1. A plan is made on demand, from the committed version, one free slot of the compactor at a time. Of
+//!    all tables' plans the most urgent goes first; among about equals, the table that waited longest. One
+//!    slot is kept for level 0.
+//! 2. Its inputs are claimed, and the job is recorded in the manifest. A trivial move is committed at once.
 //! 3. The compactor runs it; a job found in the manifest at open is run likewise, resuming what is done.
 //! 4. What the proof accepts is committed in one edit: inputs out, outputs in, job ended.
 //! 5. A job that fails is given up in the manifest, and its inputs are quarantined for a while.
 //!
-//! A claim is released when its job has ended in the manifest, however it ended.
+//! A claim is released when its job has ended in the manifest, however it ended. Nothing here waits for the
+//! store but the jobs themselves. When there is nothing to do, the scheduler sleeps until something happens
+//! or becomes due; tables at rest cost nothing.
 
+mod manual;
 mod quarantine;
 mod run;
+mod slots;
+mod table;
 
 use std::{
     collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures::FutureExt;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use quarantine::Quarantine;
+use slots::Slots;
+use table::TableJobs;
 
 use super::{
-    Claims, CompactionStats, Compactor, Plan,
-    planner::{self, PlannerConfig},
-    split::{Stretch, split},
+    CompactionReport, CompactionStats, Compactor, Footprint, Plan,
+    planner::{CompactRange, PlannerConfig},
 };
 use crate::{
     clock::Env,
     config::CompactionConfig,
     error::{Error, Result},
-    manifest::{Edit, JobRecord, Manifest, Version},
-    sst::SstReader,
+    manifest::Manifest,
     store::Store,
-    types::{JobId, KeyRange, Seq, TableId},
+    types::TableId,
 };
 
-/// How often past windows are looked at although nothing happened.
+/// How often somebody who waits for compaction looks again although nothing has happened.
 const TICK: Duration = Duration::from_secs(1);
+/// How often due times are looked at although nothing has happened: the machine's clock may jump.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// How a job ended.
+type JobEnd = Result<CompactionReport>;
 
 /// Schedules the compaction of all tables of an engine. Cheap to clone.
 #[derive(Clone)]
@@ -61,34 +72,14 @@ struct Inner {
     automatic: AtomicBool,
     tables: Mutex<BTreeMap<TableId, Arc<TableJobs>>>,
     stats: Mutex<CompactionStats>,
-    /// Jobs that were given to the compactor and are not counted in its capacity yet.
-    entering: AtomicUsize,
+    slots: Slots,
+    /// Counts the jobs started.
+    turn: AtomicU64,
     wake: Notify,
     /// Ticks whenever a job ends.
     ended: watch::Sender<u64>,
     cancel: CancellationToken,
     tracker: TaskTracker,
-}
-
-/// The jobs of one table.
-struct TableJobs {
-    name: String,
-    manifest: Arc<Manifest>,
-    claims: Claims,
-    /// Inputs of failed jobs, left alone by automatic plans for a while.
-    quarantine: Quarantine,
-    /// Bytes of the outputs of committed jobs.
-    bytes_written: AtomicU64,
-    cancel: CancellationToken,
-}
-
-impl TableJobs {
-    /// Whether an SST of level 0 holds a batch up to `goal`.
-    fn has_level_0(&self, goal: Seq) -> bool {
-        let version = self.manifest.version();
-        let mut level_0 = version.windows.values().flat_map(|window| &window.l0);
-        level_0.any(|sst| sst.seq_min <= goal)
-    }
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -117,7 +108,8 @@ impl Scheduler {
                 automatic: AtomicBool::new(automatic),
                 tables: Mutex::default(),
                 stats: Mutex::default(),
-                entering: AtomicUsize::new(0),
+                slots: Slots::default(),
+                turn: AtomicU64::new(0),
                 wake: Notify::new(),
                 ended: watch::Sender::new(0),
                 cancel,
@@ -145,14 +137,8 @@ impl Scheduler {
 
     /// Takes care of a table from now on, and resumes the jobs that its manifest records.
     pub fn add_table(&self, name: &str, manifest: Arc<Manifest>) {
-        let table = Arc::new(TableJobs {
-            name: name.to_owned(),
-            manifest,
-            claims: Claims::default(),
-            quarantine: Quarantine::default(),
-            bytes_written: AtomicU64::new(0),
-            cancel: self.inner.cancel.child_token(),
-        });
+        let cancel = self.inner.cancel.child_token();
+        let table = Arc::new(TableJobs::new(name, manifest, cancel));
         lock(&self.inner.tables).insert(table.manifest.table(), table.clone());
         self.inner.adopt_jobs(&table);
         self.wake();
@@ -173,14 +159,11 @@ impl Scheduler {
     /// Starts jobs until [`Scheduler::stop`].
     pub async fn run(&self) {
         while !self.inner.cancel.is_cancelled() {
-            tokio::select! {
-                () = self.inner.cancel.cancelled() => return,
-                () = self.inner.schedule() => {}
-            }
+            self.inner.schedule();
             tokio::select! {
                 () = self.inner.cancel.cancelled() => {}
                 () = self.inner.wake.notified() => {}
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(self.inner.idle_for()) => {}
             }
         }
     }
@@ -192,43 +175,22 @@ impl Scheduler {
         self.inner.tracker.wait().await;
     }
 
-    /// Merges level 0 of every window of `table`, as it is now, into level 1; returns once that is
-    /// committed.
+    /// Brings `range` of `table`, as it is now, into its resting shape: of each window one run; returns once
+    /// that is committed. Inputs of jobs that failed before are tried again.
     ///
     /// # Errors
-    /// `NotFound` for a table that is not here; `Closed`; why a job failed.
-    pub async fn compact(&self, table: TableId) -> Result<()> {
-        let inner = &self.inner;
-        let table = lock(&inner.tables).get(&table).cloned();
+    /// `NotFound` for a table that is not here; `Closed`; why a job failed: the others were run all the same.
+    pub async fn compact(&self, table: TableId, range: &CompactRange) -> Result<CompactionReport> {
+        let table = lock(&self.inner.tables).get(&table).cloned();
         let table = table.ok_or_else(|| Error::not_found("the table is gone"))?;
-        let goal = table.manifest.version().flushed_seq;
-        let config = PlannerConfig::from(&inner.config);
-        let mut jobs = FuturesUnordered::new();
-        loop {
-            let mut ended = inner.ended.subscribe();
-            if jobs.is_empty() && !table.has_level_0(goal) {
-                return Ok(());
-            }
-            for plan in planner::manual(&table.manifest.version(), &table.claims, &config) {
-                let is_due = plan
-                    .inputs
-                    .iter()
-                    .any(|sst| sst.level == 0 && sst.seq_min <= goal);
-                if is_due && inner.has_room() {
-                    jobs.extend(inner.start(&table, plan).await?);
-                }
-            }
-            tokio::select! {
-                // First what our own jobs have to say: after a failure no other is started.
-                biased;
-                () = table.cancel.cancelled() => return Err(Error::closed("compaction was stopped")),
-                Some(job) = jobs.next() => {
-                    job.map_err(|_| Error::closed("compaction was stopped"))??;
-                }
-                _ = ended.changed() => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
-        }
+        self.inner.compact(&table, range).await
+    }
+
+    /// How many level-0 SSTs of `table` are merged a second, lately; `None` while that is not known.
+    pub fn cleared_per_second(&self, table: TableId) -> Option<f64> {
+        let table = lock(&self.inner.tables).get(&table).cloned()?;
+        let cleared = *lock(&table.cleared);
+        cleared.per_second(self.inner.env.monotonic())
     }
 
     /// Waits until no job runs and no plan is due. SSTs that are left alone because a job with them failed
@@ -282,142 +244,118 @@ impl Scheduler {
 }
 
 impl Inner {
-    /// Starts the most urgent plans while the compactor has room.
-    async fn schedule(self: &Arc<Self>) {
+    /// Starts the most urgent plans while there is room.
+    fn schedule(self: &Arc<Self>) {
         let tables: Vec<_> = lock(&self.tables).values().cloned().collect();
-        for table in tables {
-            self.adopt_jobs(&table);
+        for table in &tables {
+            self.adopt_jobs(table);
         }
         while self.automatic.load(Ordering::Relaxed) && !self.cancel.is_cancelled() {
-            if !self.has_room() {
-                return;
-            }
-            let Some((table, plan)) = self.most_urgent() else {
+            let Some((table, plan)) = self.most_urgent(&tables) else {
                 return;
             };
-            let inputs = plan.input_ids();
-            if let Err(error) = self.start(&table, plan).await {
-                self.note_failure(&table, &error, "compaction job could not be started");
-                if error.is_unavailable() {
-                    return;
-                }
-                table.quarantine.add(&inputs, self.env.monotonic());
-            }
+            // Nobody waits for it.
+            drop(self.start(table, plan));
         }
     }
 
-    /// Whether the compactor has room for a job besides those on their way to it.
-    fn has_room(&self) -> bool {
-        self.compactor.borrow().capacity().jobs > self.entering.load(Ordering::Relaxed)
+    /// Whether `plan` may start now.
+    fn has_room(&self, plan: &Plan) -> bool {
+        let capacity = self.compactor.borrow().capacity().jobs;
+        plan.moves || self.slots.has_room(capacity, plan.relieves_level_0())
     }
 
-    fn most_urgent(&self) -> Option<(Arc<TableJobs>, Plan)> {
+    /// Of the plans that may start now the one to start next.
+    fn most_urgent<'a>(&self, tables: &'a [Arc<TableJobs>]) -> Option<(&'a Arc<TableJobs>, Plan)> {
         let config = PlannerConfig::from(&self.config);
-        let (now_ms, now) = (self.env.unix_ms(), self.env.monotonic());
-        let tables: Vec<_> = lock(&self.tables).values().cloned().collect();
-        let plans = tables.into_iter().filter_map(|table| {
-            let (version, held) = (table.manifest.version(), table.quarantine.held(now));
-            let plans = planner::plan(&version, &table.claims, &held, &config, now_ms);
-            Some((table, plans.into_iter().next()?))
+        let candidates = tables.iter().filter_map(|table| {
+            let planned = table.planned(&config, &self.env);
+            let plan = planned.plans.iter().find(|plan| self.has_room(plan))?;
+            let served = table.served.load(Ordering::Relaxed);
+            // Scores within a factor of two count as equal.
+            let urgency = plan.score.max(f64::MIN_POSITIVE).log2().floor() as i64;
+            let order = (urgency, plan.relieves_level_0(), std::cmp::Reverse(served));
+            Some((order, table, plan.clone()))
         });
-        plans.max_by(|(_, left), (_, right)| left.score.total_cmp(&right.score))
+        let next = candidates.max_by(|left, right| left.0.cmp(&right.0));
+        next.map(|(_, table, plan)| (table, plan))
+    }
+
+    fn idle_for(&self) -> Duration {
+        let tables = lock(&self.tables);
+        let idle = tables
+            .values()
+            .filter_map(|table| table.idle_for(&self.env));
+        // What is due but cannot start waits for something to happen.
+        idle.filter(|idle| !idle.is_zero())
+            .min()
+            .map_or(IDLE_MAX, |idle| idle.min(IDLE_MAX))
     }
 
     fn is_idle(&self) -> bool {
-        let is_planned = self.automatic.load(Ordering::Relaxed) && self.most_urgent().is_some();
-        let tables = lock(&self.tables);
+        let tables: Vec<_> = lock(&self.tables).values().cloned().collect();
+        let config = PlannerConfig::from(&self.config);
+        let is_automatic = self.automatic.load(Ordering::Relaxed);
         let is_busy = |table: &Arc<TableJobs>| {
-            !table.claims.is_empty() || !table.manifest.version().jobs.is_empty()
+            !table.claims.is_empty()
+                || !table.manifest.version().jobs.is_empty()
+                || (is_automatic && !table.planned(&config, &self.env).plans.is_empty())
         };
-        self.tracker.is_empty() && !is_planned && !tables.values().any(is_busy)
+        self.tracker.is_empty() && !tables.iter().any(is_busy)
     }
 
     /// Runs recorded jobs that nobody runs: left by an engine before, by a start whose caller went away or
     /// never learned how its commit ended, or by a panic.
     fn adopt_jobs(self: &Arc<Self>, table: &Arc<TableJobs>) {
-        for record in table.manifest.version().jobs.values() {
-            let Some(claim) = table.claims.claim(record.inputs.clone()) else {
+        let version = table.manifest.version();
+        for record in version.jobs.values() {
+            let Ok(inputs) = version.inputs_of(record) else {
+                continue;
+            };
+            let footprint = Footprint::new(record.window, &inputs, record.level_target);
+            let Some(claim) = table.claims.claim(footprint) else {
                 continue;
             };
             if !table.manifest.version().jobs.contains_key(&record.id) {
                 continue;
             }
             lock(&self.stats).jobs_resumed += 1;
+            let slot = self.slots.enter(true);
             let (inner, table, record) = (self.clone(), table.clone(), record.clone());
             self.spawn_job(async move {
                 tokio::select! {
                     () = table.cancel.cancelled() => return,
                     () = inner.count_reused(table.manifest.table(), record.id) => {}
                 }
-                let _ = inner.run_job(&table, &record, claim).await;
+                let _ = inner.run_job(&table, &record, claim, slot).await;
             });
         }
     }
 
-    /// Claims the plan's inputs, records the job and has it run. `None` when an input was claimed
-    /// meanwhile; otherwise the job's end.
-    async fn start(
+    /// Claims the plan's inputs and has it carried out. `None` when a running job is in the way; otherwise
+    /// how it will have ended.
+    fn start(
         self: &Arc<Self>,
         table: &Arc<TableJobs>,
         plan: Plan,
-    ) -> Result<Option<oneshot::Receiver<Result<()>>>> {
-        let Some(claim) = table.claims.claim(plan.input_ids()) else {
-            return Ok(None);
-        };
-        let tasks = self.tasks_of(table, &plan).await?;
-        let job = JobId::from_parts(self.env.unix_ms(), self.env.random());
-        let record = |version: &Version| JobRecord {
-            id: job,
-            inputs: plan.input_ids(),
-            window: plan.window,
-            level_target: plan.level_target,
-            retention: plan.retention(version, table.manifest.pins()),
-            sst_bytes_target: self.config.sst_bytes_target.0,
-            tasks: tasks.clone(),
-            created_ms: self.env.unix_ms(),
-        };
-        let version = table
-            .manifest
-            .commit(|version| {
-                let is_taken = |other: &Arc<JobRecord>| other.window == plan.window;
-                // An input may have left meanwhile: all of its rows had expired, or were deleted.
-                if plan
-                    .inputs
-                    .iter()
-                    .any(|sst| version.find(sst.as_ref().into()).is_none())
-                {
-                    return Ok(None);
-                }
-                // Ours, from an append whose answer was lost; or one that waits to be adopted.
-                if version.jobs.values().any(is_taken) {
-                    return Ok(None);
-                }
-                Ok(Some(Edit {
-                    jobs_started: vec![record(version)],
-                    ..Edit::default()
-                }))
-            })
-            .await?;
-        let Some(record) = version.jobs.get(&job).cloned() else {
-            return Ok(None);
-        };
-        lock(&self.stats).jobs_started += 1;
-        tracing::debug!(
-            table = %table.name, %job, window = plan.window.0, reason = %plan.reason,
-            inputs = plan.inputs.len(), bytes = plan.input_bytes(), tasks = record.tasks.len(),
-            "compaction job recorded"
-        );
+    ) -> Option<oneshot::Receiver<JobEnd>> {
+        let claim = table.claims.claim(plan.footprint())?;
+        table.serve(self.turn.fetch_add(1, Ordering::Relaxed) + 1);
+        let slot = (!plan.moves).then(|| self.slots.enter(plan.relieves_level_0()));
         let (sender, receiver) = oneshot::channel();
         let (inner, table) = (self.clone(), table.clone());
         self.spawn_job(async move {
+            let end = match slot {
+                None => inner.move_ssts(&table, &plan, claim).await,
+                Some(slot) => inner.record_and_run(&table, &plan, claim, slot).await,
+            };
             // Nobody may be there to be told.
-            let _ = sender.send(inner.run_job(&table, &record, claim).await);
+            let _ = sender.send(end);
         });
-        Ok(Some(receiver))
+        Some(receiver)
     }
 
     fn spawn_job(self: &Arc<Self>, job: impl Future<Output = ()> + Send + 'static) {
-        self.entering.fetch_add(1, Ordering::Relaxed);
         let inner = self.clone();
         let tracked = self.tracker.track_future(job);
         tokio::spawn(async move {
@@ -426,25 +364,6 @@ impl Inner {
             inner.ended.send_modify(|ended| *ended += 1);
             inner.wake.notify_one();
         });
-    }
-
-    /// Key ranges of about equal bytes. Cuts come from the inputs' row groups.
-    async fn tasks_of(&self, table: &TableJobs, plan: &Plan) -> Result<Vec<KeyRange>> {
-        let target = self.config.task_bytes_target.0;
-        if plan.input_bytes() <= target {
-            return Ok(vec![KeyRange::ALL]);
-        }
-        let schema = table.manifest.version().schema.clone();
-        let mut stretches = Vec::new();
-        for sst in &plan.inputs {
-            let reader =
-                SstReader::open(&self.store, &schema, table.manifest.table(), sst.clone()).await?;
-            stretches.extend(reader.row_group_bounds().into_iter().map(|group| Stretch {
-                first_key: group.first_key,
-                bytes: group.bytes,
-            }));
-        }
-        Ok(split(stretches, target))
     }
 }
 

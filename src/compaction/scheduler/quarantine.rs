@@ -15,7 +15,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// The quarantined inputs of one table. Times are those of the engine's monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    entries: Mutex<HashMap<SstId, Entry>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<SstId, Entry>,
+    changes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +33,11 @@ struct Entry {
 impl Quarantine {
     /// Leaves `inputs` alone from `now` on.
     pub(super) fn add(&self, inputs: &[SstId], now: Duration) {
-        let mut entries = self.lock();
+        let mut state = self.lock();
+        state.changes += 1;
         for &sst in inputs {
-            let failures = entries.get(&sst).map_or(0, |before| before.failures);
+            let before = state.entries.get(&sst);
+            let failures = before.map_or(0, |before| before.failures);
             let pause = PAUSE_MIN
                 .saturating_mul(1 << failures.min(16))
                 .min(PAUSE_MAX);
@@ -37,26 +45,40 @@ impl Quarantine {
                 until: now + pause,
                 failures: failures + 1,
             };
-            entries.insert(sst, entry);
+            state.entries.insert(sst, entry);
         }
     }
 
     /// Forgets `inputs`: they were merged.
     pub(super) fn remove(&self, inputs: impl IntoIterator<Item = SstId>) {
-        let mut entries = self.lock();
+        let mut state = self.lock();
         for sst in inputs {
-            entries.remove(&sst);
+            if state.entries.remove(&sst).is_some() {
+                state.changes += 1;
+            }
         }
+    }
+
+    /// Grows with every change.
+    pub(super) fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+
+    /// When the first of the inputs held at `now` comes free.
+    pub(super) fn next_release(&self, now: Duration) -> Option<Duration> {
+        let state = self.lock();
+        let until = state.entries.values().map(|entry| entry.until);
+        until.filter(|&until| until > now).min()
     }
 
     /// The inputs to be left alone at `now`.
     pub(super) fn held(&self, now: Duration) -> HashSet<SstId> {
-        let entries = self.lock();
-        let held = entries.iter().filter(|(_, entry)| entry.until > now);
+        let state = self.lock();
+        let held = state.entries.iter().filter(|(_, entry)| entry.until > now);
         held.map(|(&sst, _)| sst).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SstId, Entry>> {
-        self.entries.lock().expect("no panic under this lock")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
     }
 }

@@ -1,38 +1,164 @@
 //! Sees one recorded job through: hand out, prove, commit; or give up.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::Poll,
 };
 
-use super::{Inner, TableJobs, lock};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::{Inner, JobEnd, TableJobs, lock, slots::Slot};
 use crate::{
     clock::Backoff,
-    compaction::{Claim, CompactionContext, CompactionJob, CompactionOutcome, proof, results},
+    compaction::{
+        Claim, CompactionContext, CompactionJob, CompactionOutcome, CompactionReport, Footprint,
+        Plan, proof, results,
+        split::{Stretch, split},
+    },
     error::{Error, ErrorKind, Result},
-    manifest::{Edit, JobRecord, SstRef},
+    manifest::{Edit, JobRecord, SstMove, SstRef, Version},
+    sst::SstReader,
     store::layout,
-    types::{JobId, SstId, TableId},
+    types::{JobId, KeyRange, SstId, SstMeta, TableId},
 };
 
+/// Inputs opened at once, to cut a job into tasks.
+const OPENS_MAX: usize = 16;
+
 impl Inner {
+    /// Commits a trivial move.
+    pub(super) async fn move_ssts(&self, table: &TableJobs, plan: &Plan, claim: Claim) -> JobEnd {
+        let moves = plan.inputs.iter().map(|sst| SstMove {
+            sst: SstRef::from(sst.as_ref()),
+            level: plan.level_target,
+        });
+        let moved: Vec<SstMove> = moves.collect();
+        let commit = || {
+            table.manifest.commit(|version| {
+                let is_due = is_live(version, plan)
+                    && moved.iter().any(|moved| {
+                        let sst = version.find(moved.sst);
+                        sst.is_some_and(|sst| sst.level != moved.level)
+                    });
+                Ok(is_due.then(|| Edit {
+                    moved: moved.clone(),
+                    ..Edit::default()
+                }))
+            })
+        };
+        let committed = self.retry(table, commit).await;
+        drop(claim);
+        if let Err(error) = committed {
+            self.could_not_start(table, plan, &error);
+            return Err(error);
+        }
+        lock(&self.stats).ssts_moved += moved.len() as u64;
+        let cleared = plan.inputs.iter().filter(|sst| sst.level == 0).count();
+        lock(&table.cleared).add(cleared as f64, self.env.monotonic());
+        tracing::debug!(
+            table = %table.name, window = plan.window.0, reason = %plan.reason,
+            ssts = moved.len(), level = plan.level_target, "ssts moved"
+        );
+        Ok(CompactionReport::of_move(plan))
+    }
+
+    /// Records the job and sees it through. A plan that no longer fits the version comes to nothing.
+    pub(super) async fn record_and_run(
+        &self,
+        table: &TableJobs,
+        plan: &Plan,
+        claim: Claim,
+        slot: Slot,
+    ) -> JobEnd {
+        match self.record(table, plan).await {
+            Ok(Some(record)) => self.run_job(table, &record, claim, slot).await,
+            Ok(None) => Ok(CompactionReport::default()),
+            Err(error) => {
+                self.could_not_start(table, plan, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn could_not_start(&self, table: &TableJobs, plan: &Plan, error: &Error) {
+        if error.kind() == ErrorKind::Fenced || table.cancel.is_cancelled() {
+            return;
+        }
+        self.note_failure(table, error, "compaction job could not be started");
+        table
+            .quarantine
+            .add(&plan.input_ids(), self.env.monotonic());
+    }
+
+    async fn record(&self, table: &TableJobs, plan: &Plan) -> Result<Option<Arc<JobRecord>>> {
+        let tasks = self.retry(table, || self.tasks_of(table, plan)).await?;
+        let job = JobId::from_parts(self.env.unix_ms(), self.env.random());
+        let record = |version: &Version| JobRecord {
+            id: job,
+            inputs: plan.input_ids(),
+            window: plan.window,
+            level_target: plan.level_target,
+            retention: plan.retention(version, table.manifest.pins()),
+            sst_bytes_target: self.config.sst_bytes_target.0,
+            tasks: tasks.clone(),
+            created_ms: self.env.unix_ms(),
+        };
+        let commit = || {
+            table.manifest.commit(|version| {
+                // Recorded by an append whose answer was lost.
+                let is_recorded = version.jobs.contains_key(&job);
+                let is_due = !is_recorded && is_live(version, plan) && is_free(version, plan);
+                Ok(is_due.then(|| Edit {
+                    jobs_started: vec![record(version)],
+                    ..Edit::default()
+                }))
+            })
+        };
+        let version = self.retry(table, commit).await?;
+        let record = version.jobs.get(&job).cloned();
+        lock(&self.stats).jobs_started += u64::from(record.is_some());
+        tracing::debug!(
+            table = %table.name, %job, window = plan.window.0, reason = %plan.reason,
+            inputs = plan.inputs.len(), bytes = plan.input_bytes(), tasks = tasks.len(),
+            is_recorded = record.is_some(), "compaction job recorded"
+        );
+        Ok(record)
+    }
+
+    /// Key ranges of about equal bytes. Cuts come from the inputs' row groups.
+    async fn tasks_of(&self, table: &TableJobs, plan: &Plan) -> Result<Vec<KeyRange>> {
+        let target = self.config.task_bytes_target.0;
+        if plan.input_bytes() <= target {
+            return Ok(vec![KeyRange::ALL]);
+        }
+        let schema = table.manifest.version().schema.clone();
+        let open =
+            |sst: Arc<SstMeta>| SstReader::open(&self.store, &schema, table.manifest.table(), sst);
+        let readers = stream::iter(plan.inputs.iter().cloned()).map(open);
+        let readers: Vec<SstReader> = readers.buffered(OPENS_MAX).try_collect().await?;
+        let groups = readers.iter().flat_map(SstReader::row_group_bounds);
+        let stretches = groups.map(|group| Stretch {
+            first_key: group.first_key,
+            bytes: group.bytes,
+        });
+        Ok(split(stretches.collect(), target))
+    }
+
     /// Runs a recorded job to its end in the manifest.
     pub(super) async fn run_job(
         &self,
         table: &TableJobs,
         record: &JobRecord,
         claim: Claim,
-    ) -> Result<()> {
-        let outcome = self.outcome_of(table, record).await;
+        slot: Slot,
+    ) -> JobEnd {
+        let outcome = self.outcome_of(table, record, slot).await;
         let result = match outcome {
             Ok((job, outcome)) => self.commit(table, &job, &outcome).await,
             Err(error) => Err(error),
         };
         let ended = match result {
-            Ok(()) => Ok(()),
+            Ok(report) => Ok(report),
             // The next engine on this root resumes it.
             Err(error) if error.kind() == ErrorKind::Fenced || table.cancel.is_cancelled() => {
                 return Err(error);
@@ -58,10 +184,9 @@ impl Inner {
         &self,
         table: &TableJobs,
         record: &JobRecord,
+        mut slot: Slot,
     ) -> Result<(Arc<CompactionJob>, CompactionOutcome)> {
-        let job = self.job_of(table, record);
-        let mut entering = Entering(Some(&self.entering));
-        let job = Arc::new(job?);
+        let job = Arc::new(self.job_of(table, record)?);
         let mut compactors = self.compactor.subscribe();
         let outcome = loop {
             let compactor = compactors.borrow_and_update().clone();
@@ -71,7 +196,7 @@ impl Inner {
             let mut running = compactor.compact(job.clone(), context);
             // From its first poll on the compactor counts the job itself.
             let first = futures::poll!(&mut running);
-            entering.leave();
+            slot.has_entered();
             if let Poll::Ready(outcome) = first {
                 break outcome?;
             }
@@ -121,7 +246,7 @@ impl Inner {
         table: &TableJobs,
         job: &CompactionJob,
         outcome: &CompactionOutcome,
-    ) -> Result<()> {
+    ) -> JobEnd {
         let edit = Edit {
             removed: job
                 .inputs
@@ -138,7 +263,10 @@ impl Inner {
         table.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         table.quarantine.remove(job.inputs.iter().map(|sst| sst.id));
         tracing::debug!(table = %table.name, job = %job.id, outputs = outcome.outputs().count(), "compaction job committed");
-        Ok(())
+        let cleared = job.inputs.iter().filter(|sst| sst.level == 0).count();
+        lock(&table.cleared).add(cleared as f64, self.env.monotonic());
+        let inputs = job.inputs.len() as u64;
+        Ok(CompactionReport::of_job(inputs, job.input_bytes(), outcome))
     }
 
     async fn give_up(&self, table: &TableJobs, record: &JobRecord, error: &Error) -> Result<()> {
@@ -233,19 +361,22 @@ impl Inner {
     }
 }
 
-/// Counts a job as entering until the compactor counts it.
-struct Entering<'a>(Option<&'a AtomicUsize>);
-
-impl Entering<'_> {
-    fn leave(&mut self) {
-        if let Some(entering) = self.0.take() {
-            entering.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
+/// Whether all inputs of `plan` are still there.
+fn is_live(version: &Version, plan: &Plan) -> bool {
+    let mut inputs = plan.inputs.iter();
+    inputs.all(|sst| version.find(sst.as_ref().into()).is_some())
 }
 
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        self.leave();
-    }
+/// Whether no recorded job is in the way: one that waits to be adopted.
+fn is_free(version: &Version, plan: &Plan) -> bool {
+    let footprint = plan.footprint();
+    version
+        .jobs
+        .values()
+        .all(|job| match version.inputs_of(job) {
+            Ok(inputs) => {
+                Footprint::new(job.window, &inputs, job.level_target).is_apart(&footprint)
+            }
+            Err(_) => false,
+        })
 }

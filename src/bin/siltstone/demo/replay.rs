@@ -165,7 +165,7 @@ async fn compact(name: &str, engine: &Engine, table: &Table, env: &Env) -> Resul
     loop {
         let pause = tokio::time::sleep(Duration::from_millis(200));
         tokio::select! {
-            done = &mut merged => return done,
+            done = &mut merged => return done.map(drop),
             () = pause => phase.advance(0, || note(engine, &table.stats())),
         }
     }

@@ -1,0 +1,262 @@
+//! What an engine can be told about compaction.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::{Bytes, Faults, Millis};
+use crate::error::{Error, Result};
+
+/// Compaction: when, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactionConfig {
+    /// `"local"`: in this process. `"remote"`: on compaction nodes. `"off"`: not at all, unless
+    /// `compact` is called. Default: `"local"`.
+    pub mode: CompactionMode,
+    /// Level-0 runs in a window that make a job. At least 2. Default: 4.
+    pub l0_runs_trigger: usize,
+    /// Level-0 runs in a window from which on writes are slowed down, the more the nearer the stop and the
+    /// longer compaction needs. At least the trigger. Default: 16.
+    pub l0_runs_slowdown: usize,
+    /// Level-0 runs in a window at which writes wait for compaction. Above the slowdown. Default: 32.
+    pub l0_runs_stop: usize,
+    /// Size at which a compacted SST ends and the next begins. Default: `"128MiB"`.
+    pub sst_bytes_target: Bytes,
+    /// Input bytes of one task, about. Default: `"256MiB"`.
+    pub task_bytes_target: Bytes,
+    /// Attempts at a task before its inputs are left alone. Default: 4.
+    pub task_attempts_max: u32,
+    /// What planners go by.
+    pub planning: PlanningConfig,
+    /// Jobs in this process, for `mode = "local"` and for falling back to it.
+    pub local: LocalConfig,
+    /// The meta service, for `mode = "remote"`.
+    pub remote: RemoteConfig,
+}
+
+/// What planners go by.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PlanningConfig {
+    /// Input bytes of one job at most, where there is a smaller one that helps; and, divided by
+    /// `task_bytes_target`, its number of tasks. At least as much as the runs that trigger a job can hold.
+    /// Default: `"4GiB"`.
+    pub job_bytes_max: Bytes,
+    /// Age of a window's end, and of its newest flush, at which it is merged to a single run without another
+    /// write; and age at which an SST full of tombstones is merged to drop them. Default: `"1h"`.
+    pub settle: Millis,
+    /// Leveled tables: size of the topmost level, at the least. Default: `"256MiB"`.
+    pub level_bytes_min: Bytes,
+    /// Leveled tables: how many times as large as the level above a level is. At least 2. Default: 10.
+    pub level_ratio: u64,
+    /// Tiered tables: runs of similar size that are merged, at the least. At least 2. Default: 4.
+    pub tier_runs: usize,
+    /// Tiered tables: a run is similar to the newer ones beside it while it is no larger than so many
+    /// hundredths of their sum. At least 1. Default: 100.
+    pub tier_ratio_percent: u64,
+}
+
+/// Compaction jobs in this process.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// Jobs that run at once. Of two or more, one is kept for level 0. Default: 2.
+    pub jobs_max: usize,
+    /// Memory for merging, over all jobs that run at once; also bounds how many runs one job merges, wherever
+    /// it runs. At least `"192MiB"`. Default: `"512MiB"`.
+    pub memory_bytes_max: Bytes,
+}
+
+/// Who runs compaction jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompactionMode {
+    /// This process.
+    #[default]
+    Local,
+    /// Compaction nodes, found and fed by the meta service.
+    Remote,
+    /// Nobody.
+    Off,
+}
+
+impl FromStr for CompactionMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "local" => Ok(Self::Local),
+            "remote" => Ok(Self::Remote),
+            "off" => Ok(Self::Off),
+            _ => Err(Error::invalid(format!(
+                "compaction mode {text:?} is not one of local, remote, off"
+            ))),
+        }
+    }
+}
+
+/// The meta service, as an engine sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteConfig {
+    /// Addresses of meta services, tried in order: `["http://10.0.0.1:7400"]`. All must share one plan log,
+    /// and only one of them serves at a time: metas with logs of their own split the fleet.
+    pub meta: Vec<String>,
+    /// Runs a meta service inside this process, listening here for nodes: `"0.0.0.0:7400"`.
+    /// Instead of `meta`.
+    pub serve: Option<String>,
+    /// What to do when the meta service is away for longer than `fallback_after`: `"wait"` on, or run
+    /// the job in this process (`"local"`). Default: `"wait"`.
+    pub fallback: Fallback,
+    /// See `fallback`. Default: `"30s"`.
+    pub fallback_after: Millis,
+    /// Jobs of this engine outstanding at the meta service at most. Default: 8.
+    pub jobs_max: usize,
+}
+
+/// What to do when no remote compaction is to be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// Wait until it is.
+    #[default]
+    Wait,
+    /// Compact in this process.
+    Local,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> Self {
+        Self {
+            mode: CompactionMode::Local,
+            l0_runs_trigger: 4,
+            l0_runs_slowdown: 16,
+            l0_runs_stop: 32,
+            sst_bytes_target: Bytes::mib(128),
+            task_bytes_target: Bytes::mib(256),
+            task_attempts_max: 4,
+            planning: PlanningConfig::default(),
+            local: LocalConfig::default(),
+            remote: RemoteConfig::default(),
+        }
+    }
+}
+
+impl Default for PlanningConfig {
+    fn default() -> Self {
+        Self {
+            job_bytes_max: Bytes::mib(4096),
+            settle: Millis::secs(3600),
+            level_bytes_min: Bytes::mib(256),
+            level_ratio: 10,
+            tier_runs: 4,
+            tier_ratio_percent: 100,
+        }
+    }
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self {
+            jobs_max: 2,
+            memory_bytes_max: Bytes::mib(512),
+        }
+    }
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        Self {
+            meta: Vec::new(),
+            serve: None,
+            fallback: Fallback::Wait,
+            fallback_after: Millis::secs(30),
+            jobs_max: 8,
+        }
+    }
+}
+
+impl CompactionConfig {
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// `Invalid`, listing every fault.
+    pub fn validate(&self) -> Result<()> {
+        let mut faults = Faults::default();
+        self.check(&mut faults);
+        faults.into_result()
+    }
+
+    pub(super) fn check(&self, faults: &mut Faults) {
+        let trigger = self.l0_runs_trigger;
+        faults.check(trigger >= 2, || {
+            format!("compaction.l0_runs_trigger {trigger} is less than 2")
+        });
+        let (slowdown, stop) = (self.l0_runs_slowdown, self.l0_runs_stop);
+        faults.check(slowdown >= trigger, || {
+            format!("compaction.l0_runs_slowdown {slowdown} is below l0_runs_trigger {trigger}: writes would be slowed down for ever")
+        });
+        faults.check(stop > slowdown && stop > trigger, || {
+            format!("compaction.l0_runs_stop {stop} is not above l0_runs_slowdown {slowdown} and l0_runs_trigger {trigger}: writes would wait for ever")
+        });
+        for (name, is_positive) in [
+            ("sst_bytes_target", self.sst_bytes_target.0 > 0),
+            ("task_bytes_target", self.task_bytes_target.0 > 0),
+            ("task_attempts_max", self.task_attempts_max > 0),
+            ("local.jobs_max", self.local.jobs_max > 0),
+            ("remote.jobs_max", self.remote.jobs_max > 0),
+            (
+                "planning.level_bytes_min",
+                self.planning.level_bytes_min.0 > 0,
+            ),
+            (
+                "planning.tier_ratio_percent",
+                self.planning.tier_ratio_percent > 0,
+            ),
+        ] {
+            faults.check(is_positive, || format!("compaction.{name} is 0"));
+        }
+        self.planning.check(faults);
+        let memory = self.local.memory_bytes_max;
+        faults.check(memory.0 >= LocalConfig::MEMORY_BYTES_MIN, || {
+            let min = Bytes(LocalConfig::MEMORY_BYTES_MIN);
+            format!("compaction.local.memory_bytes_max {memory} is below {min}, which merging two runs can need: jobs would wait for ever")
+        });
+        self.remote.check(self.mode, faults);
+    }
+}
+
+impl PlanningConfig {
+    fn check(&self, faults: &mut Faults) {
+        let (ratio, runs) = (self.level_ratio, self.tier_runs);
+        faults.check(ratio >= 2, || {
+            format!("compaction.planning.level_ratio {ratio} is less than 2: levels would be merged for ever")
+        });
+        faults.check(runs >= 2, || {
+            format!(
+                "compaction.planning.tier_runs {runs} is less than 2: runs would be merged for ever"
+            )
+        });
+        faults.check(self.job_bytes_max.0 > 0, || {
+            "compaction.planning.job_bytes_max is 0".into()
+        });
+    }
+}
+
+impl LocalConfig {
+    /// What merging two runs can need.
+    pub const MEMORY_BYTES_MIN: u64 = 192 << 20;
+}
+
+impl RemoteConfig {
+    fn check(&self, mode: CompactionMode, faults: &mut Faults) {
+        let (some_meta, serves) = (!self.meta.is_empty(), self.serve.is_some());
+        faults.check(mode != CompactionMode::Remote || some_meta || serves, || {
+            "compaction.mode is \"remote\", but neither compaction.remote.meta nor .serve is set".into()
+        });
+        faults.check(!(some_meta && serves), || {
+            "compaction.remote.meta and .serve are both set".into()
+        });
+    }
+}
