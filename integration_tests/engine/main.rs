@@ -14,6 +14,7 @@ mod findings;
 mod hidden;
 mod model;
 mod planners;
+mod pressure;
 
 mod roundtrip;
 mod s3_server;

@@ -95,6 +95,7 @@ async fn flush_slot(
     };
     retry(table, commit).await?;
     table.memory.forget_flushed(seq);
+    table.pace.flushed(ssts.len(), engine.env.monotonic());
     let bytes = ssts.iter().map(|sst| sst.bytes).sum();
     table.counters.flushes.fetch_add(1, Ordering::Relaxed);
     table

@@ -6,6 +6,7 @@
 
 mod alter;
 mod backpressure;
+mod budget;
 mod collect;
 mod durability;
 mod expire;
@@ -30,11 +31,13 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use budget::Budget;
 pub use durability::{Durability, WriteOptions};
 pub use open::EngineBuilder;
 pub use scan::{ScanRequest, ScanStream};
@@ -81,9 +84,10 @@ struct EngineInner {
     damaged: Mutex<BTreeMap<String, Damaged>>,
     wal: Option<Wal>,
     scheduler: Scheduler,
-    /// Bytes of all memtables.
-    memory_bytes: AtomicU64,
-    memory_freed: Notify,
+    /// Memory for writes.
+    budget: Arc<Budget>,
+    /// When the largest memtable was looked for last, to free memory ahead of need.
+    pressed: Mutex<Duration>,
     /// Objects of obsolete SSTs deleted.
     ssts_deleted: AtomicU64,
     /// What metrics were told.
@@ -188,7 +192,8 @@ impl Engine {
             damaged: damaged.iter().map(reason).collect(),
             compaction: self.inner.scheduler.snapshot(),
             store: self.inner.store.stats(),
-            memtable_bytes: self.inner.memory_bytes.load(Ordering::Relaxed),
+            memtable_bytes: self.inner.budget.memtables(),
+            write_bytes_reserved: self.inner.budget.reserved(),
             wal_segments: wal.segments,
             wal_bytes: wal.bytes,
             wal_appends: wal.appends,

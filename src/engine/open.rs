@@ -6,11 +6,12 @@ use std::{
 };
 
 use futures::{StreamExt, future::BoxFuture, stream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Damaged, Engine, EngineInner, collect, expire, recovery::WalSource, table::TableInner, tables,
+    Damaged, Engine, EngineInner, budget::Budget, collect, expire, recovery::WalSource,
+    table::TableInner, tables,
 };
 use crate::{
     clock::Env,
@@ -144,6 +145,7 @@ impl EngineBuilder {
             cancel.child_token(),
         );
         let publisher = Publisher::new(&self.config.name);
+        let budget = Budget::new(self.config.memory.write_bytes_max.0);
         let engine = Engine {
             inner: Arc::new(EngineInner {
                 config: self.config,
@@ -154,8 +156,8 @@ impl EngineBuilder {
                 damaged: Mutex::new(opened.damaged),
                 wal,
                 scheduler,
-                memory_bytes: AtomicU64::new(0),
-                memory_freed: Notify::new(),
+                budget,
+                pressed: Mutex::default(),
                 ssts_deleted: AtomicU64::new(0),
                 publisher: Mutex::new(publisher),
                 get_slots: Semaphore::new(GETS_MAX),

@@ -24,6 +24,8 @@ pub struct EngineStats {
     pub store: StoreStats,
     /// Bytes of all memtables, active and frozen.
     pub memtable_bytes: u64,
+    /// Bytes of the write budget that batches under way hold; zero when nothing is written.
+    pub write_bytes_reserved: u64,
     /// WAL segments: files or objects.
     pub wal_segments: u64,
     /// Bytes in them.

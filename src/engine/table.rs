@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter, durability,
-    flush, get, memory::Memory, range_delete, scan, stats::amplification, view::ReadAt, write,
+    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter,
+    backpressure::Pace, durability, flush, get, memory::Memory, range_delete, scan,
+    stats::amplification, view::ReadAt, write,
 };
 use crate::{
     compaction::{CompactionReport, planner::CompactRange},
@@ -49,6 +50,8 @@ pub(super) struct TableInner {
     /// Ends the table's background work.
     pub(super) cancel: CancellationToken,
     pub(super) counters: Counters,
+    /// What its writes are slowed down by.
+    pub(super) pace: Pace,
     /// One change of the schema at a time.
     pub(super) altering: tokio::sync::Mutex<()>,
     /// Held by a range delete from before it has its seq until it is in the manifest; snapshots wait for it, so that
@@ -83,6 +86,16 @@ impl Counters {
             .fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
     }
 
+    /// Notes a write that has to wait for `reason`, once a write: `noted` tells.
+    pub(super) fn waited(&self, reason: &str, noted: &mut bool) {
+        if !std::mem::replace(noted, true) {
+            *lock(&self.write_waits)
+                .entry(reason.to_owned())
+                .or_default() += 1;
+            tracing::debug!(reason, "write waits");
+        }
+    }
+
     /// Notes a batch that is returned to a reader.
     pub(super) fn read(&self, batch: &RecordBatch) {
         self.rows_read
@@ -108,6 +121,7 @@ impl TableInner {
             flush_wanted: Notify::new(),
             cancel,
             counters: Counters::default(),
+            pace: Pace::default(),
             altering: tokio::sync::Mutex::default(),
             range_deleting: tokio::sync::Mutex::default(),
         }

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use tokio::runtime::Handle;
 
 use super::{
     EngineInner,
+    budget::Reservation,
     durability::{self, Durability},
     memory::Ticket,
     table::{Table, TableInner},
@@ -22,6 +23,9 @@ use crate::{
 
 /// Bytes of a batch from which on it is encoded for the WAL on a blocking thread.
 const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// Seq, operation and the key's encoding of a row, about.
+const ROW_BYTES: usize = 32;
 
 /// Writes a checked and labelled batch.
 pub(super) async fn write(
@@ -36,13 +40,14 @@ pub(super) async fn write(
     if batch.num_rows() == 0 {
         return Ok(inner.memory.visible());
     }
-    engine.admit(inner).await?;
+    let reservation = engine.admit(inner, bytes_of(&batch)).await?;
     let write = Write {
         engine: engine.clone(),
         table: inner.clone(),
         ticket: inner.memory.begin(),
         kind,
         batch,
+        reservation,
         durability,
     };
     let seq = write.ticket.seq;
@@ -59,6 +64,8 @@ struct Write {
     ticket: Ticket,
     kind: EntryKind,
     batch: RecordBatch,
+    /// Memory for the batch until the memtable counts it, or the write has failed.
+    reservation: Reservation,
     durability: Durability,
 }
 
@@ -121,6 +128,18 @@ impl Write {
         }
         Ok(())
     }
+}
+
+/// About how much memory `batch` takes in the queue and in a memtable: its own rows, though it may be a slice
+/// of more, and what the engine adds to each.
+fn bytes_of(batch: &RecordBatch) -> u64 {
+    let column = |column: &ArrayRef| {
+        let data = column.to_data();
+        let bytes = data.get_slice_memory_size();
+        bytes.unwrap_or_else(|_| column.get_array_memory_size())
+    };
+    let bytes: usize = batch.columns().iter().map(column).sum();
+    (bytes + batch.num_rows() * ROW_BYTES) as u64
 }
 
 /// Inserts a batch, labelled under any version of the table's schema, under the seq of `ticket`.
