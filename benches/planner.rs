@@ -10,7 +10,7 @@ use siltstone::{
         planner::{PlannerConfig, Situation, plan},
     },
     config::CompactionConfig,
-    manifest::{Edit, Version},
+    manifest::{Edit, Pins, Version},
     types::{Key, Seq, SstId, SstMeta, TableOptions, TableSchema, Window},
 };
 
@@ -70,11 +70,15 @@ fn planner(criterion: &mut Criterion) {
     for windows in [10, 1_000] {
         let (version, ssts) = version(windows);
         let (claimed, held) = (Claimed::default(), HashSet::new());
+        let pins = Pins {
+            read_points: Vec::new(),
+            as_of_ms: 1,
+        };
         let situation = Situation {
             version: &version,
             claimed: &claimed,
             held: &held,
-            read_point: None,
+            pins: &pins,
             now_ms: 1,
         };
         group.throughput(Throughput::Elements(ssts as u64));

@@ -85,7 +85,9 @@ pub enum WalMode {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Memory for the memtables of all tables; writes wait while it is exceeded. Default: `"256MiB"`.
+    /// Memory for batches under way and the memtables of all tables. From half of it on the largest memtable
+    /// is flushed ahead of need, from three quarters on writes are slowed down, and at all of it they wait.
+    /// Default: `"256MiB"`.
     pub write_bytes_max: Bytes,
     /// Size at which one table's memtable is frozen and flushed. Default: `"64MiB"`.
     pub memtable_bytes: Bytes,

@@ -273,6 +273,10 @@ fn edit_summary(edit: &Edit) -> String {
             .iter()
             .map(|job| format!("end of job {job}")),
     );
+    parts.extend(edit.moved.iter().map(|moved| {
+        let (sst, level) = (moved.sst.id, moved.level);
+        format!("{sst} to level {level}")
+    }));
     if !edit.removed.is_empty() {
         parts.push(format!("-{} ssts", edit.removed.len()));
     }

@@ -228,7 +228,7 @@ async fn a_tail_torn_at_any_byte_is_dropped() {
     }
     let whole = fs::read(segment(dir.path(), 1)).unwrap();
     let crashed = tempfile::tempdir().unwrap();
-    fs::write(crashed.path().join("ROOT"), "1\n").unwrap();
+    fs::write(crashed.path().join("ROOT"), "00ff 1\n").unwrap();
     let mut tails: Vec<Vec<u8>> = (ends[2]..ends[3]).map(|at| whole[..at].to_vec()).collect();
     // Pages that were never written read as zeros; a page may also be old.
     tails.extend([1, 30, 200].map(|at| {
