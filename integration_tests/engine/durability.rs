@@ -158,7 +158,7 @@ async fn a_second_engine_fences_the_first_whatever_it_does() {
             write(&table, 4, BUFFERED).await.map(drop),
             table.delete(reading_keys(&[(1, None)])).await.map(drop),
             table.flush().await,
-            table.compact().await,
+            table.compact().await.map(drop),
             table.await_durable(Seq(1_000_000)).await,
             first.create_table("other", schema).await.map(drop),
             first.drop_table("readings").await,

@@ -120,6 +120,7 @@ impl Write {
         drop(self.ticket);
         let (engine, table) = (self.engine, self.table);
         engine.count(&table);
+        drop(self.reservation);
         table.freeze(engine.config.memory.memtable_bytes.0);
         engine.relieve_wal();
         if let Some(queued) = queued {
