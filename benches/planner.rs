@@ -72,7 +72,7 @@ fn planner(criterion: &mut Criterion) {
         let (claimed, held) = (Claimed::default(), HashSet::new());
         let pins = Pins {
             read_points: Vec::new(),
-            as_of_ms: 1,
+            expiry: None,
         };
         let situation = Situation {
             version: &version,

@@ -87,6 +87,9 @@ impl Case {
         setup.configure(&mut config, wal.path());
         config.compaction.l0_runs_trigger = 2;
         config.compaction.sst_bytes_target = Bytes(1 << 10);
+        config.compaction.planning.level_bytes_min = Bytes(4 << 10);
+        config.compaction.planning.level_ratio = 2;
+        config.compaction.planning.tier_runs = 2;
         config.gc.grace = Millis(0);
         let clock = Arc::new(ManualClock::new(Duration::from_millis(NOW_MS)));
         let engine = open(&config, &store, &clock).await;

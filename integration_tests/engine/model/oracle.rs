@@ -148,6 +148,7 @@ impl Oracle {
                 self.ttl = ms.map(|ms| ms as i64);
                 Alteration::SetTtl(ms.map(std::time::Duration::from_millis))
             }
+            Change::Planner(planner) => Alteration::SetPlanner(Some(planner)),
         })
     }
 

@@ -8,7 +8,9 @@ use siltstone::{
     config::{Bytes, EngineConfig, Millis, WalMode},
     engine::Durability,
     store::faulty::{Effect, Fault, Operation},
-    types::{MergeOperator, TableOptions, TableSchema, TimeRange, Windowing, WriteMode},
+    types::{
+        MergeOperator, PlannerKind, TableOptions, TableSchema, TimeRange, Windowing, WriteMode,
+    },
 };
 
 use super::oracle::Id;
@@ -22,6 +24,7 @@ pub struct Setup {
     mode: WriteMode,
     window: Windowing,
     wal: WalMode,
+    planner: PlannerKind,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +55,8 @@ pub enum Change {
     Widen(usize),
     Rename(usize),
     Ttl(Option<u64>),
+    Ttl(u64),
+    Planner(PlannerKind),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -115,6 +120,7 @@ impl Setup {
             operators: operators
                 .filter(|_| self.mode == WriteMode::Upsert)
                 .collect(),
+            planner: Some(self.planner),
             ..TableOptions::default()
         };
         let columns = Arc::new(Schema::new(fields));
@@ -134,7 +140,20 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         Just(WalMode::ObjectStore),
         Just(WalMode::None),
     ];
-    (mode, window, wal).prop_map(|(mode, window, wal)| Setup { mode, window, wal })
+    (mode, window, wal, planner()).prop_map(|(mode, window, wal, planner)| Setup {
+        mode,
+        window,
+        wal,
+        planner,
+    })
+}
+
+fn planner() -> impl Strategy<Value = PlannerKind> {
+    prop_oneof![
+        Just(PlannerKind::TimeWindow),
+        Just(PlannerKind::Leveled),
+        Just(PlannerKind::Tiered),
+    ]
 }
 
 /// Few keys, so that they meet; in a few windows.
@@ -179,6 +198,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0..9_usize).prop_map(Change::Widen),
         (0..9_usize).prop_map(Change::Rename),
         prop::option::of(1_500..5_000_u64).prop_map(Change::Ttl),
+        planner().prop_map(Change::Planner),
     ]
 }
 
