@@ -254,8 +254,10 @@ impl Inner {
             let Some((table, plan)) = self.most_urgent(&tables) else {
                 return;
             };
-            // Nobody waits for it.
-            drop(self.start(table, plan));
+            // Somebody else was faster, and wakes us when that has ended.
+            if self.start(table, plan).is_none() {
+                return;
+            }
         }
     }
 
