@@ -55,7 +55,6 @@ pub enum Change {
     Widen(usize),
     Rename(usize),
     Ttl(Option<u64>),
-    Ttl(u64),
     Planner(PlannerKind),
 }
 
