@@ -60,11 +60,11 @@ async fn measure(url: &str, ssts: u64, windows: u64) {
     let mut times: Vec<Duration> = Vec::new();
     for number in 0..COMMITS.min(ssts / 4) {
         let removed = (4 * number..4 * number + 4).map(|number| SstRef {
-            window: Window((number % windows) as i64),
+            window: window_at(number % windows, windows),
             id: SstId::flushed(1, number.into()),
         });
         let mut added = sst(ssts + number, windows).as_ref().clone();
-        added.window = Window(0);
+        added.window = window_at(0, windows);
         added.times = Some((0, 0));
         let began = Instant::now();
         commit(&manifest, vec![Arc::new(added)], removed.collect()).await;
@@ -103,6 +103,13 @@ fn schema(has_windows: bool) -> TableSchema {
     TableSchema::new(columns, &["time"], time, options).expect("a schema that can be")
 }
 
+fn window_at(number: u64, windows: u64) -> Window {
+    match windows {
+        1 => Window::ALL,
+        _ => Window::new(number as i64, number as i64 + 1),
+    }
+}
+
 /// SSTs of level 1 that lie side by side.
 fn sst(number: u64, windows: u64) -> Arc<SstMeta> {
     let key = Key::from(&[&[7; 24][..], &number.to_be_bytes()].concat()[..]);
@@ -110,7 +117,7 @@ fn sst(number: u64, windows: u64) -> Arc<SstMeta> {
     Arc::new(SstMeta {
         id: SstId::flushed(1, number.into()),
         level: 1,
-        window: Window(window),
+        window: window_at(number % windows, windows),
         bytes: 64 << 20,
         rows: 1_000_000,
         tombstones: 0,

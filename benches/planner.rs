@@ -18,6 +18,7 @@ use siltstone::{
 const L0_RUNS: [u64; 2] = [2, 6];
 /// SSTs of each window's level 1.
 const LEVEL_1_SSTS: u64 = 10;
+const HOUR: i64 = 3_600;
 
 /// A version of `windows` windows, and its number of SSTs.
 fn version(windows: i64) -> (Version, usize) {
@@ -34,8 +35,12 @@ fn version(windows: i64) -> (Version, usize) {
         let runs = L0_RUNS[window as usize % L0_RUNS.len()];
         let mut add = |level, keys: (u64, u64)| {
             let id = SstId::flushed(1, edit.added.len() as u128);
-            edit.added
-                .push(Arc::new(sst(id, level, Window(window), keys)));
+            edit.added.push(Arc::new(sst(
+                id,
+                level,
+                Window::new(window * HOUR, (window + 1) * HOUR),
+                keys,
+            )));
         };
         (0..runs).for_each(|_| add(0, (0, LEVEL_1_SSTS)));
         (0..LEVEL_1_SSTS).for_each(|part| add(1, (part, part)));

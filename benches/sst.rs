@@ -37,7 +37,7 @@ fn spec(encode_threads: usize) -> SstSpec {
         schema: schema.expect("the schema is valid"),
         table: TableId::from_parts(1, 1),
         level: 0,
-        window: Window(0),
+        window: Window::ALL,
         applied_seq: Seq(0),
         options: SstOptions {
             encode_threads,

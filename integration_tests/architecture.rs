@@ -50,7 +50,8 @@ const CONFINED: &[(&str, &[&str])] = &[
     // The local WAL is files, written by one and read back by the other; the local store makes its
     // files survive a power cut.
     // `golden` compares with files, in unit tests only.
-    ("std::fs",         &["bin", "cli", "golden", "wal/local", "wal/replay", "store/local"]),
+    // `wal/binding` keeps a file beside the segments that ties them to their root.
+    ("std::fs",         &["bin", "cli", "golden", "wal/local", "wal/replay", "wal/binding", "store/local"]),
 ];
 
 /// `(path, text it may not contain)`: the parts that must stay pure.

@@ -7,6 +7,7 @@ use siltstone::{
         Store,
         faulty::{Effect, Fault, Operation},
     },
+    types::Window,
 };
 use tempfile::tempdir;
 
@@ -48,8 +49,11 @@ async fn stats_follow_rows_through_flush_and_compaction() {
     assert_eq!((before.flushes, before.memtable_rows), (4, 3));
     assert!(before.memtable_active_bytes > 0 && before.memtables_frozen == 0);
     assert_eq!((before.ssts, before.windows), (8, 2));
-    assert_eq!(before.shape.windows[&0].levels[&0].rows, 4);
-    assert_eq!(before.shape.windows[&1].runs, 4);
+    assert_eq!(
+        before.shape.windows[&Window::new(0, 1_000)].levels[&0].rows,
+        4
+    );
+    assert_eq!(before.shape.windows[&Window::new(1_000, 2_000)].runs, 4);
     assert_eq!((before.read_runs_max, before.read_runs_mean), (4, 4.0));
     assert_eq!(before.write_amplification, 1.0);
     assert_eq!(before.bytes_flushed, before.sst_bytes);

@@ -10,11 +10,13 @@ use arrow::{
 };
 use siltstone::{
     engine::{Engine, ScanRequest, Table},
-    types::{KeyRange, TableOptions, TableSchema, TimeRange, Windowing},
+    types::{Alteration, KeyRange, MergeOperator, TableOptions, TableSchema, TimeRange, Windowing},
 };
 use tempfile::tempdir;
 
-use crate::support::{quiet_config, readings, readings_schema, scan, url_of};
+use crate::support::{
+    quiet_config, reading_keys, reading_rows, readings, readings_schema, scan, url_of,
+};
 
 const UNITS: [TimeUnit; 4] = [
     TimeUnit::Second,
@@ -188,4 +190,71 @@ async fn late_rows_find_their_window() {
     let rows = crate::support::reading_rows(&scan(&table, ScanRequest::all()).await);
     assert_eq!(rows.len(), 9);
     assert_eq!(rows[0], (-500, None, Some(3)));
+}
+
+/// Windows of two widths side by side: what is newer hides what is older, and tombstones stay for as long as there is
+/// something to hide.
+#[tokio::test]
+async fn windows_of_another_width_lie_beside_those_that_were_there() {
+    let fixed = |ms| Windowing::Fixed(Duration::from_millis(ms));
+    let changes = [
+        (fixed(1_000), fixed(10_000)),
+        (fixed(1_000), fixed(300)),
+        (fixed(1_000), Windowing::None),
+        (Windowing::None, fixed(1_000)),
+        (Windowing::None, Windowing::Auto),
+        (Windowing::Auto, fixed(1_000)),
+    ];
+    for (before, after) in changes {
+        let dir = tempdir().unwrap();
+        let engine = Engine::open(quiet_config(&url_of(dir.path())))
+            .await
+            .unwrap();
+        let options = TableOptions {
+            window: before,
+            operators: [("value".to_owned(), MergeOperator::Sum)].into(),
+            ..TableOptions::default()
+        };
+        let table = engine
+            .create_table("readings", readings_schema(options))
+            .await
+            .unwrap();
+        let at = [100, 1_100, 2_100, 25_000];
+        let rows = at.map(|at| (at, None, Some(1)));
+        table.write(readings(&rows)).await.unwrap();
+        table.compact().await.unwrap();
+        table.write(readings(&rows[1..2])).await.unwrap();
+        table.alter(&[Alteration::SetWindow(after)]).await.unwrap();
+        table.write(readings(&rows[1..3])).await.unwrap();
+        table.delete(reading_keys(&[(100, None)])).await.unwrap();
+        for round in 0..3 {
+            let left = reading_rows(&scan(&table, ScanRequest::all()).await);
+            let wanted = [
+                (1_100, None, Some(3)),
+                (2_100, None, Some(2)),
+                (25_000, None, Some(1)),
+            ];
+            assert_eq!(left, wanted, "{before:?} to {after:?}, round {round}");
+            if round == 1 {
+                table.compact().await.unwrap();
+            } else {
+                table.flush().await.unwrap();
+            }
+        }
+        // The older windows would be the newer ones' neighbours no more.
+        let error = table
+            .alter(&[Alteration::SetWindow(before)])
+            .await
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("windows cannot be changed again"),
+            "{error}"
+        );
+        table.delete_range(TimeRange::ALL).await.unwrap();
+        crate::support::eventually("all is gone", async || table.stats().ssts == 0).await;
+        table.alter(&[Alteration::SetWindow(before)]).await.unwrap();
+        engine.close().await.unwrap();
+    }
 }

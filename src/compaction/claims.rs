@@ -141,7 +141,7 @@ mod tests {
     fn footprint(inputs: &[u64], keys: &str, levels: (u8, u8)) -> Footprint {
         let (min, max) = keys.split_once('-').unwrap();
         Footprint {
-            window: Window(0),
+            window: Window::ALL,
             inputs: inputs.iter().map(|&n| SstId::flushed(n, 0)).collect(),
             keys: Some((Key::from(min.as_bytes()), Key::from(max.as_bytes()))),
             level_min: levels.0,

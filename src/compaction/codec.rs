@@ -20,7 +20,7 @@ use super::{CompactionJob, TaskOutcome};
 use crate::{
     error::{Error, Result},
     proto::{self as pb, convert_required, level, required, stored_id},
-    types::{NodeId, RowSum, SstMeta, Token, Window},
+    types::{NodeId, RowSum, SstMeta, Token},
 };
 
 const MAGIC: &[u8; 8] = b"SILTRES\0";
@@ -35,7 +35,7 @@ pub(super) fn encode_job(job: &CompactionJob) -> Bytes {
         store_url: job.store_url.clone(),
         schema: Some((&job.schema).into()),
         inputs: job.inputs.iter().map(|sst| sst.as_ref().into()).collect(),
-        window: job.window.0,
+        window: Some(job.window.into()),
         level_target: job.level_target.into(),
         retention: Some((&job.retention).into()),
         sst_bytes_target: job.sst_bytes_target,
@@ -55,7 +55,7 @@ pub(super) fn decode_job(bytes: Bytes) -> Result<CompactionJob> {
             .into_iter()
             .map(|sst| sst.try_into().map(Arc::new))
             .collect::<Result<_>>()?,
-        window: Window(job.window),
+        window: required(job.window, "window")?.into(),
         level_target: level(job.level_target)?,
         retention: required(job.retention, "retention")?.into(),
         sst_bytes_target: job.sst_bytes_target,
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::{
         error::ErrorKind,
-        types::{JobId, Key, Seq, SstId, TaskId},
+        types::{JobId, Key, Seq, SstId, TaskId, Window},
     };
 
     fn outcome() -> TaskOutcome {
@@ -179,7 +179,7 @@ mod tests {
                 part: 0,
             },
             level: 1,
-            window: Window(-5),
+            window: Window::new(-20, 20),
             bytes: 6,
             rows: 7,
             tombstones: 1,

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     clock::Backoff,
     error::{Error, Result},
-    manifest::Edit,
+    manifest::{Edit, Version},
     sst,
     types::{Alteration, TableSchema, WindowWidth, Windowing},
 };
@@ -53,6 +53,20 @@ impl Change {
         }
     }
 
+    /// Of windows of different widths, those of the newer one hold the newer rows. With a third width, or the first
+    /// one again, that would not be so.
+    fn check_windows(&self, version: &Version) -> Result<()> {
+        let sets = |alteration: &Alteration| matches!(alteration, Alteration::SetWindow(_));
+        let mut windows = version.windows.keys();
+        let strange = windows.find(|window| !version.schema.has_window(**window));
+        match strange {
+            Some(window) if self.alterations.iter().any(sets) => Err(Error::invalid(format!(
+                "windows cannot be changed again while ssts are left of an earlier change, as in {window}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the change; the caller holds `altering`.
     async fn make(&mut self, engine: &EngineInner, table: &TableInner) -> Result<TableSchema> {
         let now_ms = engine.env.unix_ms();
@@ -60,6 +74,7 @@ impl Change {
             if self.tried.contains(&version.schema) {
                 return Ok(None);
             }
+            self.check_windows(version)?;
             let next = version.schema.altered(&self.alterations, now_ms)?;
             sst::check_storable(&next)?;
             self.tried.push(next.clone());

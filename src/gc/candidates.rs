@@ -56,7 +56,7 @@ mod tests {
         Arc::new(SstMeta {
             id: SstId::flushed(number, 0),
             level: 0,
-            window: Window(0),
+            window: Window::ALL,
             bytes: 1,
             rows: 1,
             tombstones: 0,

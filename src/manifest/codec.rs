@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::Result,
     proto::{self as pb, convert_required, level, required, stored_id},
-    types::{JobId, Seq, SstId, SstMeta, TableSchema, Window},
+    types::{JobId, Seq, SstId, SstMeta, TableSchema},
 };
 
 pub(super) use catalog::{
@@ -121,7 +121,7 @@ pub(super) fn decode_version(body: Bytes) -> Result<Version> {
 impl From<&SstRef> for pb::SstRef {
     fn from(sst: &SstRef) -> Self {
         Self {
-            window: sst.window.0,
+            window: Some(sst.window.into()),
             sst: sst.id.to_string(),
         }
     }
@@ -132,7 +132,7 @@ impl TryFrom<pb::SstRef> for SstRef {
 
     fn try_from(sst: pb::SstRef) -> Result<Self> {
         Ok(Self {
-            window: Window(sst.window),
+            window: required(sst.window, "window")?.into(),
             id: stored_id(&sst.sst)?,
         })
     }
@@ -154,7 +154,7 @@ impl From<&JobRecord> for pb::JobRecord {
         Self {
             id: job.id.to_string(),
             inputs: job.inputs.iter().map(SstId::to_string).collect(),
-            window: job.window.0,
+            window: Some(job.window.into()),
             level_target: job.level_target.into(),
             retention: Some((&job.retention).into()),
             sst_bytes_target: job.sst_bytes_target,
@@ -171,7 +171,7 @@ impl TryFrom<pb::JobRecord> for JobRecord {
         Ok(Self {
             id: stored_id(&job.id)?,
             inputs: ids(&job.inputs)?,
-            window: Window(job.window),
+            window: required(job.window, "window")?.into(),
             level_target: level(job.level_target)?,
             retention: required(job.retention, "retention")?.into(),
             sst_bytes_target: job.sst_bytes_target,

@@ -108,7 +108,7 @@ pub struct SstLine {
     /// Its level.
     pub level: u8,
     /// Its window.
-    pub window: i64,
+    pub window: String,
     /// Size of its object.
     pub bytes: u64,
     /// Rows in it.
@@ -129,7 +129,7 @@ pub struct JobLine {
     /// Its id.
     pub id: String,
     /// Its window.
-    pub window: i64,
+    pub window: String,
     /// Level of its outputs.
     pub level_target: u8,
     /// Ids of its inputs.
@@ -319,7 +319,7 @@ impl VersionReport {
         let ssts = version.ssts().map(|sst| SstLine {
             id: sst.id.to_string(),
             level: sst.level,
-            window: sst.window.0,
+            window: sst.window.to_string(),
             bytes: sst.bytes,
             rows: sst.rows,
             tombstones: sst.tombstones,
@@ -329,7 +329,7 @@ impl VersionReport {
         });
         let jobs = version.jobs.values().map(|job| JobLine {
             id: job.id.to_string(),
-            window: job.window.0,
+            window: job.window.to_string(),
             level_target: job.level_target,
             inputs: job.inputs.iter().map(|sst| sst.to_string()).collect(),
             tasks: job.tasks.len(),

@@ -7,10 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use super::{Version, WindowVersion, edit::Edit};
+use super::{
+    Version, WindowVersion,
+    edit::{Edit, JobRecord},
+};
 use crate::{
     error::{Error, Result},
-    types::{SstId, SstMeta, Window},
+    types::{KeyRange, SstId, SstMeta, Window},
 };
 
 /// Checks every predicate.
@@ -21,7 +24,9 @@ pub fn check(version: &Version) -> Result<()> {
     runs_are_sorted_and_disjoint(version)?;
     no_sst_crosses_a_window(version)?;
     live_ssts_are_flushed(version)?;
-    job_inputs_are_live_and_claimed_once(version)
+    job_inputs_are_live_and_claimed_once(version)?;
+    tombstones_go_only_from_the_bottom(version)?;
+    seqs_of_range_deletes_are_known(version)
 }
 
 /// Checks every predicate, of the version after `edit`, in the windows that the edit touched: the version
@@ -30,8 +35,7 @@ pub fn check(version: &Version) -> Result<()> {
 /// # Errors
 /// As for [`check`].
 pub fn check_edit(version: &Version, edit: &Edit) -> Result<()> {
-    // The width of windows may have changed.
-    if cfg!(debug_assertions) || edit.schema.is_some() {
+    if cfg!(debug_assertions) {
         return check(version);
     }
     let touched = touched_by(edit);
@@ -42,14 +46,19 @@ pub fn check_edit(version: &Version, edit: &Edit) -> Result<()> {
             check_flushed(version, ssts)?;
         }
     }
+    for job in &edit.jobs_started {
+        check_bottom(version, job)?;
+    }
     check_jobs(version, |window| touched.contains(&window))
 }
 
 fn touched_by(edit: &Edit) -> BTreeSet<Window> {
     let removed = edit.removed.iter().map(|sst| sst.window);
+    let moved = edit.moved.iter().map(|moved| moved.sst.window);
     let added = edit.added.iter().map(|sst| sst.window);
     let started = edit.jobs_started.iter().map(|job| job.window);
-    removed.chain(added).chain(started).collect()
+    let touched = removed.chain(moved).chain(added).chain(started);
+    touched.collect()
 }
 
 /// Of each window and level above 0, the SSTs are sorted and disjoint by key.
@@ -65,10 +74,7 @@ fn check_runs(window: Window, ssts: &WindowVersion) -> Result<()> {
                 let (left, right) = (pair[0].id, pair[1].id);
                 return broken(
                     "runs_are_sorted_and_disjoint",
-                    format!(
-                        "window {} level {level}: {left} reaches into {right}",
-                        window.0
-                    ),
+                    format!("window {window} level {level}: {left} reaches into {right}"),
                 );
             }
         }
@@ -83,20 +89,13 @@ pub fn no_sst_crosses_a_window(version: &Version) -> Result<()> {
 }
 
 fn check_places(version: &Version, window: Window, ssts: &WindowVersion) -> Result<()> {
-    let width = version.schema.window_width();
-    let fits = |sst: &SstMeta| match (width, sst.times) {
-        (Some(width), Some((min, max))) => {
-            width.window_of(min) == window && width.window_of(max) == window
-        }
-        (Some(_), None) => false,
-        (None, _) => window == Window::default(),
+    let fits = |sst: &SstMeta| match sst.times {
+        Some((min, max)) => window.times().covers(min, max),
+        None => window == Window::ALL && version.schema.time().is_none(),
     };
     for sst in ssts.ssts() {
         if sst.window != window || !fits(sst) || sst.key_min > sst.key_max {
-            let what = format!(
-                "{} with times {:?} in window {}",
-                sst.id, sst.times, window.0
-            );
+            let what = format!("{} with times {:?} in window {window}", sst.id, sst.times);
             return broken("no_sst_crosses_a_window", what);
         }
     }
@@ -122,6 +121,57 @@ fn check_flushed(version: &Version, ssts: &Arc<WindowVersion>) -> Result<()> {
     }
 }
 
+/// No recorded job drops tombstones while older data that they may hide lives outside of its inputs.
+pub fn tombstones_go_only_from_the_bottom(version: &Version) -> Result<()> {
+    let mut jobs = version.jobs.values();
+    jobs.try_for_each(|job| check_bottom(version, job))
+}
+
+fn check_bottom(version: &Version, job: &JobRecord) -> Result<()> {
+    if !job.retention.drop_tombstones {
+        return Ok(());
+    }
+    let inputs = version.inputs_of(job)?;
+    let min = inputs.iter().map(|sst| &sst.key_min).min();
+    let max = inputs.iter().map(|sst| &sst.key_max).max();
+    let (Some(min), Some(max)) = (min, max) else {
+        return Ok(());
+    };
+    let keys = KeyRange::closed(min, max);
+    let seq_max = inputs
+        .iter()
+        .map(|sst| sst.seq_max)
+        .max()
+        .unwrap_or_default();
+    match version.older_data_remains(job.window, &keys, seq_max, &job.inputs) {
+        false => Ok(()),
+        true => {
+            let what = format!("job {} would drop tombstones", job.id);
+            broken("tombstones_go_only_from_the_bottom", what)
+        }
+    }
+}
+
+/// Range deletes come in the order of their seqs, and no SST has had one applied that a later write could still take
+/// the seq of.
+pub fn seqs_of_range_deletes_are_known(version: &Version) -> Result<()> {
+    let deletes = &version.range_deletes;
+    let ascend = deletes.windows(2).all(|pair| pair[0].seq < pair[1].seq);
+    let last = deletes.last().map_or(version.flushed_seq, |last| last.seq);
+    let known = last.max(version.flushed_seq);
+    match version.ssts().find(|sst| sst.applied_seq > known) {
+        None if ascend => Ok(()),
+        None => broken("seqs_of_range_deletes_are_known", format!("{deletes:?}")),
+        Some(sst) => {
+            let what = format!(
+                "{} has had {} applied, {known} is known",
+                sst.id, sst.applied_seq
+            );
+            broken("seqs_of_range_deletes_are_known", what)
+        }
+    }
+}
+
 /// Every input of a recorded job is live, and no two jobs share one.
 pub fn job_inputs_are_live_and_claimed_once(version: &Version) -> Result<()> {
     check_jobs(version, |_| true)
@@ -129,7 +179,7 @@ pub fn job_inputs_are_live_and_claimed_once(version: &Version) -> Result<()> {
 
 fn check_jobs(version: &Version, is_wanted: impl Fn(Window) -> bool) -> Result<()> {
     let refuse = |input: SstId, window: Window| {
-        let what = format!("input {input} of a job in window {}", window.0);
+        let what = format!("input {input} of a job in window {window}");
         broken("job_inputs_are_live_and_claimed_once", what)
     };
     let mut claimed: BTreeMap<Window, HashSet<SstId>> = BTreeMap::new();

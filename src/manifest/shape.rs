@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Version;
+use crate::types::Window;
 
 /// The SSTs of a version by level and by window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -12,7 +13,7 @@ pub struct Shape {
     /// By level, over all windows.
     pub levels: BTreeMap<u8, LevelShape>,
     /// By window; windows without SSTs are left out.
-    pub windows: BTreeMap<i64, WindowShape>,
+    pub windows: BTreeMap<Window, WindowShape>,
 }
 
 /// Some SSTs in sums.
@@ -73,7 +74,7 @@ impl Shape {
                     level.rows += sst.rows;
                 }
             }
-            shape.windows.insert(window.0, of_window);
+            shape.windows.insert(*window, of_window);
         }
         shape
     }
@@ -146,10 +147,13 @@ mod tests {
                     (level, LevelShape { ssts, bytes, rows })
                 })
                 .collect(),
-            windows: (0..).zip(windows).collect(),
+            windows: (0..)
+                .map(|start| Window::new(start, start + 1))
+                .zip(windows)
+                .collect(),
         };
         assert_eq!(shape.total().bytes, 340);
-        assert_eq!(shape.windows[&0].total().ssts, 6);
+        assert_eq!(shape.windows[&Window::new(0, 1)].total().ssts, 6);
         assert_eq!(shape.read_runs(), (5, 3.0));
         assert_eq!((shape.debt_bytes(4), shape.debt_bytes(3)), (40, 80));
         assert_eq!(shape.space_amplification(), 340.0 / 300.0);

@@ -38,7 +38,7 @@ fn sst(number: u64, level: u8, keys: &str) -> Arc<SstMeta> {
     Arc::new(SstMeta {
         id: SstId::flushed(number, 0),
         level,
-        window: Window(0),
+        window: Window::new(0, 10_000),
         bytes: 100,
         rows: 10,
         tombstones: 1,
@@ -64,7 +64,7 @@ fn job(number: u64, inputs: &[&Arc<SstMeta>]) -> JobRecord {
     JobRecord {
         id: JobId::from_parts(number, 0),
         inputs: inputs.iter().map(|sst| sst.id).collect(),
-        window: Window(0),
+        window: Window::new(0, 10_000),
         level_target: 1,
         retention: Retention {
             read_points: vec![Seq(3)],
@@ -165,6 +165,15 @@ fn each_invariant_refuses_what_breaks_it() {
     let mut twice = added(&[&a]);
     twice.jobs_started = vec![job(1, &[&a]), job(2, &[&a])];
     assert_eq!(broken(twice), "job_inputs_are_live_and_claimed_once");
+    let mut hasty = added(&[&a, &sst(2, 0, "b-c")]);
+    hasty.jobs_started = vec![job(1, &[&sst(2, 0, "b-c")])];
+    assert_eq!(broken(hasty), "tombstones_go_only_from_the_bottom");
+    let mut ahead = a.as_ref().clone();
+    ahead.applied_seq = Seq(77);
+    assert_eq!(
+        broken(added(&[&Arc::new(ahead)])),
+        "seqs_of_range_deletes_are_known"
+    );
     let overlapping_level_0 = added(&[&sst(1, 0, "a-c"), &sst(2, 0, "b-d")]);
     let version = Version::new(schema()).apply(&overlapping_level_0).unwrap();
     invariants::check(&version).unwrap();

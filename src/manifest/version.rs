@@ -136,7 +136,7 @@ impl Version {
         job.inputs.iter().map(find).collect()
     }
 
-    /// Whether data older than `seq_max` that can hold a key of `keys` lives in `window` outside of
+    /// Whether data older than `seq_max` that can hold a key of `keys` at a time in `window` lives outside of
     /// `inputs`: then a merge of `inputs` must keep its tombstones.
     pub fn older_data_remains(
         &self,
@@ -145,11 +145,14 @@ impl Version {
         seq_max: Seq,
         inputs: &[SstId],
     ) -> bool {
-        let Some(window) = self.windows.get(&window) else {
-            return false;
-        };
         let inputs: HashSet<SstId> = inputs.iter().copied().collect();
-        window.ssts().any(|sst| {
+        // Another window only where their width was changed.
+        let overlapping = self
+            .windows
+            .iter()
+            .filter(|(other, _)| other.overlaps(window));
+        let mut ssts = overlapping.flat_map(|(_, ssts)| ssts.ssts());
+        ssts.any(|sst| {
             sst.seq_min < seq_max
                 && keys.overlaps(&sst.key_min, &sst.key_max)
                 && !inputs.contains(&sst.id)

@@ -60,7 +60,7 @@ impl MemtableView {
     }
 
     /// All rows, for a flush: by windows of `width`, ascending, each with its rows in one order in batches of at
-    /// most `batch_rows` rows. Without a width everything is in window 0. Copies all rows.
+    /// most `batch_rows` rows. Without a width everything is in one window. Copies all rows.
     ///
     /// # Errors
     /// `Invalid` when `batch_rows` is 0; `TooLarge` when a single row does not fit into a batch.
@@ -95,7 +95,7 @@ impl MemtableView {
     fn windows(&self, width: Option<WindowWidth>) -> Result<Vec<Windows>> {
         let windows = |chunk: &Arc<Chunk>| {
             let (Some(width), Some(time)) = (width, self.schema.time()) else {
-                return Ok(Windows::All(Window(0)));
+                return Ok(Windows::All(Window::ALL));
             };
             let times = TableSchema::times(chunk.batch(), time)?;
             let windows = times.values().iter().map(|&time| width.window_of(time));

@@ -37,7 +37,7 @@ pub(crate) fn job(number: u128, tasks: usize) -> Arc<CompactionJob> {
         store_url: "memory:///".into(),
         schema: schema.unwrap(),
         inputs: vec![],
-        window: Window(0),
+        window: Window::ALL,
         level_target: 1,
         retention: Retention::default(),
         sst_bytes_target: 1 << 20,

@@ -44,7 +44,7 @@ impl From<&SstMeta> for pb::SstMeta {
         Self {
             id: sst.id.to_string(),
             level: sst.level.into(),
-            window: sst.window.0,
+            window: Some(sst.window.into()),
             bytes: sst.bytes,
             rows: sst.rows,
             tombstones: sst.tombstones,
@@ -67,7 +67,7 @@ impl TryFrom<pb::SstMeta> for SstMeta {
         Ok(Self {
             id: stored_id(&sst.id)?,
             level: level(sst.level)?,
-            window: Window(sst.window),
+            window: required(sst.window, "window")?.into(),
             bytes: sst.bytes,
             rows: sst.rows,
             tombstones: sst.tombstones,
@@ -80,6 +80,19 @@ impl TryFrom<pb::SstMeta> for SstMeta {
             rows_hash: sst.rows_hash,
             applied_seq: Seq(sst.applied_seq),
         })
+    }
+}
+
+impl From<Window> for pb::Window {
+    fn from(window: Window) -> Self {
+        let TimeRange { start, end } = window.times();
+        Self { start, end }
+    }
+}
+
+impl From<pb::Window> for Window {
+    fn from(window: pb::Window) -> Self {
+        Self::new(window.start, window.end)
     }
 }
 

@@ -6,7 +6,7 @@
 //! table            ULID of the table
 //! sst              id of the SST
 //! level            0 flushed, 1.. compacted
-//! window           number of the window
+//! window           the window's times: start ',' end, in the unit of the time column
 //! schema_version   of the table's schema
 //! applied_seq      range deletes up to this seq hide none of the rows
 //! write_mode       upsert | append
@@ -94,7 +94,8 @@ impl Footer {
         put("table", self.table.to_string());
         put("sst", meta.id.to_string());
         put("level", meta.level.to_string());
-        put("window", meta.window.0.to_string());
+        let window = meta.window.times();
+        put("window", format!("{},{}", window.start, window.end));
         put("schema_version", meta.schema_version.to_string());
         put("applied_seq", meta.applied_seq.to_string());
         put("write_mode", self.write_mode.to_string());
@@ -153,7 +154,7 @@ impl Footer {
         let meta = SstMeta {
             id: pairs.parse::<SstId>("sst")?,
             level: pairs.parse("level")?,
-            window: Window(pairs.parse("window")?),
+            window: pairs.window()?,
             bytes,
             rows: pairs.parse("rows")?,
             tombstones: pairs.parse("tombstones")?,
@@ -212,6 +213,13 @@ impl<'a> Pairs<'a> {
         unhex(text)
             .map(|bytes| Key(bytes.into()))
             .ok_or_else(|| self.bad(key))
+    }
+
+    fn window(&self) -> Result<Window> {
+        let bounds = self.require("window")?.split_once(',');
+        let bounds = bounds.and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
+        let (start, end) = bounds.ok_or_else(|| self.bad("window"))?;
+        Ok(Window::new(start, end))
     }
 
     fn bad(&self, key: &str) -> Error {

@@ -377,10 +377,7 @@ impl<S: SstSink> SstWriter<S> {
             return Err(self.wrong("a time is null".into()));
         };
         let window = self.spec.window;
-        if let Some(width) = self.spec.schema.window_width()
-            && (width.window_of(min) != window || width.window_of(max) != window)
-        {
-            let window = window.0;
+        if !window.times().covers(min, max) {
             return Err(self.wrong(format!(
                 "times {min} to {max} are not all in window {window}"
             )));

@@ -44,7 +44,8 @@ pub enum Alteration {
     },
     /// Sets or ends the time to live; rows that are past the one before are gone for good.
     SetTtl(Option<Duration>),
-    /// Sets windows for what is flushed from now on.
+    /// Sets windows for what is flushed from now on. SSTs keep theirs, until they are gone: only then can windows
+    /// be changed again.
     SetWindow(Windowing),
     /// Sets who chooses what to merge from now on; `None` leaves it to the table's columns.
     SetPlanner(Option<PlannerKind>),

@@ -254,9 +254,20 @@ impl TableSchema {
         self.version
     }
 
-    /// When `window` ends, in milliseconds since the Unix epoch; `None` without windows.
+    /// Whether `window` is one that rows would be put into today, and not of an earlier width.
+    pub fn has_window(&self, window: Window) -> bool {
+        match self.width {
+            Some(width) => width.window_of(window.times().start) == window,
+            None => window == Window::ALL,
+        }
+    }
+
+    /// When `window` ends, in milliseconds since the Unix epoch; `None` when it never does.
     pub fn window_end_ms(&self, window: Window) -> Option<i64> {
-        let end = self.width?.times_of(window).end;
+        let end = window.times().end;
+        if window == Window::ALL {
+            return None;
+        }
         Some(match self.time_unit()? {
             TimeUnit::Second => end.saturating_mul(1_000),
             TimeUnit::Millisecond => end,

@@ -57,7 +57,7 @@ impl SstMeta {
 
     /// Whether the two can hold the same key.
     pub fn overlaps(&self, other: &SstMeta) -> bool {
-        self.window == other.window
+        self.window.overlaps(other.window)
             && self.key_min <= other.key_max
             && other.key_min <= self.key_max
     }

@@ -1,6 +1,6 @@
 //! Time ranges and windows, in the unit of the table's time column: no conversion loses precision.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use arrow::datatypes::TimeUnit;
 
@@ -48,10 +48,54 @@ impl TimeRange {
     }
 }
 
-/// The number of a window: window *n* of width *w* holds times from *n·w* to *(n+1)·w*. Negative times
-/// lie in negative windows. A table without windows keeps everything in window 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Window(pub i64);
+/// A time range that no SST of it crosses, in the unit of the time column. A table without windows keeps
+/// everything in [`Window::ALL`]. Windows of a table are disjoint, unless their width was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Window {
+    start: i64,
+    end: i64,
+}
+
+impl Window {
+    /// Holds every time.
+    pub const ALL: Window = Window {
+        start: i64::MIN,
+        end: i64::MAX,
+    };
+
+    /// The window of the times from `start` (inclusive) to `end` (exclusive, unless it is `i64::MAX`).
+    pub fn new(start: i64, end: i64) -> Self {
+        Self { start, end }
+    }
+
+    /// The times that it holds.
+    pub fn times(self) -> TimeRange {
+        TimeRange {
+            start: self.start,
+            end: self.end,
+        }
+    }
+
+    /// Whether the two can hold the same time.
+    pub fn overlaps(self, other: Window) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ALL => f.write_str("all times"),
+            Self { start, end } => write!(f, "[{start}, {end})"),
+        }
+    }
+}
+
+impl serde::Serialize for Window {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// A window's width in the unit of the time column; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,14 +149,14 @@ impl WindowWidth {
 
     /// The window that holds `time`.
     pub fn window_of(self, time: i64) -> Window {
-        Window(time.div_euclid(self.0))
+        self.nth(time.div_euclid(self.0))
     }
 
-    /// The times that `window` holds; cut off at the ends of `i64`.
-    pub fn times_of(self, window: Window) -> TimeRange {
-        TimeRange {
-            start: window.0.saturating_mul(self.0),
-            end: window.0.saturating_add(1).saturating_mul(self.0),
+    /// Window *n* of width *w* holds the times from *n·w* to *(n+1)·w*, cut off at the ends of `i64`.
+    pub fn nth(self, number: i64) -> Window {
+        Window {
+            start: number.saturating_mul(self.0),
+            end: number.saturating_add(1).saturating_mul(self.0),
         }
     }
 
@@ -130,14 +174,11 @@ mod tests {
     fn windows_cover_negative_and_extreme_times() {
         let width = WindowWidth::new(Duration::from_secs(10), TimeUnit::Second).unwrap();
         for (time, window) in [(0, 0), (9, 0), (10, 1), (-1, -1), (-10, -1), (-11, -2)] {
-            assert_eq!(width.window_of(time), Window(window), "{time}");
-            assert!(width.times_of(Window(window)).contains(time));
+            assert_eq!(width.window_of(time), width.nth(window), "{time}");
+            assert!(width.nth(window).times().contains(time));
         }
         for time in [i64::MIN, i64::MAX - 1, i64::MAX] {
-            assert!(
-                width.times_of(width.window_of(time)).contains(time),
-                "{time}"
-            );
+            assert!(width.window_of(time).times().contains(time), "{time}");
         }
         assert!(WindowWidth::new(Duration::from_millis(999), TimeUnit::Second).is_err());
     }

@@ -211,7 +211,8 @@ async fn an_append_whose_caller_gave_up_takes_effect() {
     {
         let append = wal.append(entry(1, 1));
         tokio::pin!(append);
-        assert!(futures::poll!(append.as_mut()).is_pending());
+        // Queued; on a fast disk it may even be done.
+        let _ = futures::poll!(append.as_mut());
     }
     wal.close().await.unwrap();
     assert_eq!(open(dir.path()).await.unwrap().1, [entry(1, 1)]);

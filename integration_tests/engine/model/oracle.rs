@@ -143,6 +143,7 @@ impl Oracle {
                 let to = format!("{}{}", from.trim_end_matches(char::is_numeric), self.added);
                 Alteration::RenameColumn { from, to }
             }
+            Change::Window(window) => Alteration::SetWindow(window),
             Change::Ttl(ms) => {
                 self.floor = self.expiry(now_ms);
                 self.ttl = ms.map(|ms| ms as i64);

@@ -55,6 +55,7 @@ pub enum Change {
     Widen(usize),
     Rename(usize),
     Ttl(Option<u64>),
+    Window(Windowing),
     Planner(PlannerKind),
 }
 
@@ -127,19 +128,23 @@ impl Setup {
     }
 }
 
-pub fn setup() -> impl Strategy<Value = Setup> {
-    let mode = prop_oneof![3 => Just(WriteMode::Upsert), 1 => Just(WriteMode::Append)];
-    let window = prop_oneof![
+fn window() -> impl Strategy<Value = Windowing> {
+    prop_oneof![
         2 => Just(Windowing::Fixed(Duration::from_secs(1))),
+        1 => Just(Windowing::Fixed(Duration::from_millis(700))),
         1 => Just(Windowing::None),
         1 => Just(Windowing::Auto),
-    ];
+    ]
+}
+
+pub fn setup() -> impl Strategy<Value = Setup> {
+    let mode = prop_oneof![3 => Just(WriteMode::Upsert), 1 => Just(WriteMode::Append)];
     let wal = prop_oneof![
         Just(WalMode::Local),
         Just(WalMode::ObjectStore),
         Just(WalMode::None),
     ];
-    (mode, window, wal, planner()).prop_map(|(mode, window, wal, planner)| Setup {
+    (mode, window(), wal, planner()).prop_map(|(mode, window, wal, planner)| Setup {
         mode,
         window,
         wal,
@@ -197,6 +202,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0..9_usize).prop_map(Change::Widen),
         (0..9_usize).prop_map(Change::Rename),
         prop::option::of(1_500..5_000_u64).prop_map(Change::Ttl),
+        window().prop_map(Change::Window),
         planner().prop_map(Change::Planner),
     ]
 }

@@ -30,7 +30,7 @@ use super::{Claimed, Limits, Plan, plan::SSTS_PER_JOB_MAX};
 use crate::{
     config::CompactionConfig,
     manifest::{Pins, Version},
-    types::{KeyRange, PlannerKind, Seq, SstId, TableSchema, TimeRange, Window},
+    types::{KeyRange, PlannerKind, Seq, SstId, TimeRange, Window},
 };
 use scene::Scene;
 
@@ -155,12 +155,9 @@ pub struct CompactRange {
 
 impl CompactRange {
     /// Whether any of `window` is in it.
-    pub fn covers(&self, schema: &TableSchema, window: Window) -> bool {
-        let (Some(times), Some(width)) = (self.times, schema.window_width()) else {
-            return true;
-        };
-        let inside = width.times_of(window);
-        inside.start < times.end && times.start < inside.end
+    pub fn covers(&self, window: Window) -> bool {
+        let meets = |times: TimeRange| window.overlaps(Window::new(times.start, times.end));
+        self.times.is_none_or(meets)
     }
 }
 

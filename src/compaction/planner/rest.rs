@@ -47,7 +47,7 @@ pub(super) fn due_ms(scene: &Scene<'_>) -> Option<u64> {
 
 /// The next plan of a manual compaction of `range`.
 pub(super) fn manual(scene: &Scene<'_>, range: &CompactRange, goal: Seq) -> Option<Plan> {
-    if !range.covers(&scene.version.schema, scene.window) {
+    if !range.covers(scene.window) {
         return None;
     }
     let is_meant =

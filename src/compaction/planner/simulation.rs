@@ -218,7 +218,7 @@ impl World {
         for &(key, deletes) in rows {
             let deletes = deletes && !self.joins();
             let window = self.version.schema.window_width();
-            let window = window.map_or(Window(0), |width| width.window_of(key.into()));
+            let window = window.map_or(Window::ALL, |width| width.window_of(key.into()));
             let joined = if deletes { vec![] } else { vec![self.seq] };
             let rows = windows.entry(window).or_default();
             rows.insert(key, (self.seq, joined.clone()));

@@ -73,7 +73,7 @@ impl Drawing {
                 ..TableOptions::default()
             },
             config: config(),
-            window: Window(0),
+            window: Window::new(0, 10),
             ssts: Vec::new(),
             claimed: Vec::new(),
             held: HashSet::new(),
@@ -96,7 +96,10 @@ impl Drawing {
             "snapshot" => self.pinned.push(Seq(words[1].parse().unwrap())),
             "append" => self.options.write_mode = WriteMode::Append,
             "limits" => words[1..].iter().for_each(|limit| self.limit(limit)),
-            "window" => self.window = Window(words[1].parse().unwrap()),
+            "window" => {
+                let number: i64 = words[1].parse().unwrap();
+                self.window = Window::new(number * 10, number * 10 + 10);
+            }
             "plan" => {
                 let now_ms = words.get(1).map_or(WRITTEN_MS, |ms| ms.parse().unwrap());
                 return Some(self.plan(now_ms));
@@ -151,7 +154,7 @@ impl Drawing {
             key_max: Key::from(last.as_bytes()),
             seq_min: Seq(seqs.0),
             seq_max: Seq(seqs.1),
-            times: Some((self.window.0 * 10, self.window.0 * 10 + 9)),
+            times: Some((self.window.times().start, self.window.times().end - 1)),
             schema_version: 1,
             rows_hash: 0,
             applied_seq: Seq(0),
@@ -253,7 +256,7 @@ fn show_ssts(ssts: &[Arc<SstMeta>]) -> String {
 fn show(plans: &[Plan]) -> String {
     let mut shown = String::new();
     for plan in plans {
-        let (window, reason, score) = (plan.window.0, plan.reason, plan.score);
+        let (window, reason, score) = (plan.window.times().start / 10, plan.reason, plan.score);
         let (verb, target) = (if plan.moves { "move" } else { "merge" }, plan.level_target);
         let inputs = show_ssts(&plan.inputs);
         writeln!(

@@ -381,7 +381,7 @@ impl Outcomes {
         Ok(JobSubmission {
             owner,
             job: job.id,
-            label: format!("table {}, window {}", job.table, job.window.0),
+            label: format!("table {}, window {}", job.table, job.window),
             tasks: tasks.collect(),
             body,
         })

@@ -79,7 +79,7 @@ impl Inner {
 fn skipped(table: &TableJobs, range: &CompactRange, goal: Seq) -> Vec<(String, String)> {
     let version = table.manifest.version();
     let windows = version.windows.iter();
-    let meant = windows.filter(|(window, _)| range.covers(&version.schema, **window));
+    let meant = windows.filter(|(window, _)| range.covers(**window));
     let stray = meant.flat_map(|(_, ssts)| {
         let deepest = ssts.levels.keys().next_back().copied().unwrap_or(0);
         ssts.ssts().filter(move |sst| {

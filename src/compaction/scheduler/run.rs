@@ -56,7 +56,7 @@ impl Inner {
         let cleared = plan.inputs.iter().filter(|sst| sst.level == 0).count();
         lock(&table.cleared).add(cleared as f64, self.env.monotonic());
         tracing::debug!(
-            table = %table.name, window = plan.window.0, reason = %plan.reason,
+            table = %table.name, window = %plan.window, reason = %plan.reason,
             ssts = moved.len(), level = plan.level_target, "ssts moved"
         );
         Ok(CompactionReport::of_move(plan))
@@ -118,7 +118,7 @@ impl Inner {
         let record = version.jobs.get(&job).cloned();
         lock(&self.stats).jobs_started += u64::from(record.is_some());
         tracing::debug!(
-            table = %table.name, %job, window = plan.window.0, reason = %plan.reason,
+            table = %table.name, %job, window = %plan.window, reason = %plan.reason,
             inputs = plan.inputs.len(), bytes = plan.input_bytes(), tasks = tasks.len(),
             is_recorded = record.is_some(), "compaction job recorded"
         );

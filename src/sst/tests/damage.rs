@@ -82,7 +82,7 @@ fn another_object_is_corrupt() {
     };
     other(&|meta| meta.rows += 1);
     other(&|meta| meta.rows_hash ^= 1);
-    other(&|meta| meta.window = Window(1));
+    other(&|meta| meta.window = Window::new(0, 1));
     other(&|meta| meta.key_max = Key::default());
     other(&|meta| meta.times = None);
     let moved = Arc::new(SstMeta {

@@ -93,7 +93,7 @@ impl Bench {
                 schema,
                 table: TableId::from_parts(1, 2),
                 level: 0,
-                window: Window(0),
+                window: Window::new(0, 3_600_000),
                 applied_seq: Seq(0),
                 options: SstOptions {
                     row_group_rows: 1_000,

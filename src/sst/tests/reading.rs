@@ -16,7 +16,7 @@ fn the_meta_says_what_is_in_the_file() {
     let want = SstMeta {
         id: flushed(0),
         level: 0,
-        window: Window(0),
+        window: bench.spec.window,
         bytes: bench.object(&meta).len() as u64,
         rows: 4,
         tombstones: 2,
