@@ -10,14 +10,15 @@ use arrow::{
 };
 use siltstone::{
     clock::{Env, ManualClock},
-    config::{EngineConfig, Millis, WalMode},
+    config::{CompactionMode, EngineConfig, Millis, WalMode},
     engine::{Engine, ScanRequest, Table},
     store::{
         Store,
         faulty::{Effect, Fault, Faults, Operation},
     },
     types::{
-        Alteration, MergeOperator, TableOptions, TableSchema, TimeRange, Windowing, WriteMode,
+        Alteration, MergeOperator, PlannerKind, TableOptions, TableSchema, TimeRange, Windowing,
+        WriteMode,
     },
 };
 
@@ -502,4 +503,49 @@ async fn a_snapshot_keeps_its_rows_under_a_shorter_life_and_a_longer_one_brings_
         table.stats().windows == 1
     })
     .await;
+}
+
+/// A delete that cuts through the SSTs of a table at rest has them rewritten, and ends.
+#[tokio::test]
+async fn a_range_delete_through_a_settled_sst_is_applied_by_itself() {
+    let (store, _) = Store::open("memory:///").unwrap().with_faults();
+    let mut config = config();
+    config.compaction.mode = CompactionMode::Local;
+    config.compaction.planning.settle = Millis(0);
+    let engine = Engine::builder(config).store(store).open().await.unwrap();
+    for planner in [
+        PlannerKind::TimeWindow,
+        PlannerKind::Leveled,
+        PlannerKind::Tiered,
+    ] {
+        let options = TableOptions {
+            planner: Some(planner),
+            ..one_second_windows()
+        };
+        let table = engine
+            .create_table(&format!("{planner:?}"), readings_schema(options))
+            .await
+            .unwrap();
+        table
+            .write(readings(&[(100, None, None), (900, None, None)]))
+            .await
+            .unwrap();
+        table.compact().await.unwrap();
+        let snapshot = table.snapshot().await.unwrap();
+        table
+            .delete_range(TimeRange { start: 0, end: 500 })
+            .await
+            .unwrap();
+        engine.wait_compacted().await.unwrap();
+        assert_eq!(
+            table.stats().sst_rows,
+            2,
+            "{planner:?}: the snapshot keeps them"
+        );
+        drop(snapshot);
+        eventually("it is applied", async || table.stats().sst_rows == 1).await;
+        eventually("it ends", async || table.stats().range_deletes == 0).await;
+        assert_eq!(rows(&table).await, [900]);
+    }
+    engine.close().await.unwrap();
 }

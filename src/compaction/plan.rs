@@ -22,6 +22,8 @@ pub enum PlanReason {
     Settle,
     /// Many of an SST's rows are tombstones: they move to where they can be dropped.
     Tombstones,
+    /// An SST has rows that are range-deleted: it is rewritten without them.
+    RangeDeletes,
     /// Somebody called `compact`.
     Manual,
 }
@@ -34,6 +36,7 @@ impl fmt::Display for PlanReason {
             Self::Tier => "tier",
             Self::Settle => "settle",
             Self::Tombstones => "tombstones",
+            Self::RangeDeletes => "range deletes",
             Self::Manual => "manual",
         })
     }

@@ -23,6 +23,10 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
         }
         let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
         for table in tables {
+            if !table.manifest.version().range_deletes.is_empty() {
+                // A snapshot that kept rows from being deleted may be gone.
+                engine.scheduler.wake();
+            }
             tokio::select! {
                 () = table.cancel.cancelled() => {}
                 expired = expire(&table) => if let Err(error) = expired {
@@ -38,16 +42,10 @@ pub(super) async fn expire(table: &TableInner) -> Result<()> {
     if hidden(table, &table.manifest.version()).is_none() {
         return Ok(());
     }
-    let before = table.manifest.version();
-    let after = table
-        .manifest
-        .commit(|version| Ok(hidden(table, version)))
-        .await?;
-    let (ssts, deletes) = (before.ssts().count(), before.range_deletes.len());
-    tracing::debug!(
-        table = %table.name, ssts, ssts_left = after.ssts().count(), deletes,
-        deletes_left = after.range_deletes.len(), "expired"
-    );
+    let commit = table.manifest.commit(|version| Ok(hidden(table, version)));
+    let version = commit.await?;
+    let deletes = version.range_deletes.len();
+    tracing::debug!(table = %table.name, deletes_left = deletes, "expired ssts left the version");
     Ok(())
 }
 

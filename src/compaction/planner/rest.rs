@@ -4,6 +4,8 @@
 //! * **Tombstones**: an SST that has been there for `settle`, a quarter of whose rows or more are tombstones,
 //!   is merged with what it meets in the deepest level that it meets anything in; at the bottom, where
 //!   nothing older is left, the tombstones are dropped.
+//! * **Range deletes**: an SST that has been there for `settle`, and has range-deleted rows, is rewritten without
+//!   them, so that the deletes can end.
 //! * **Manual**: a range of keys becomes one run in each window, without droppable tombstones or rows that are
 //!   expired or range-deleted.
 //!
@@ -32,14 +34,16 @@ pub(super) fn plan(scene: &Scene<'_>) -> Option<Plan> {
             return plan;
         }
     }
-    drop_tombstones(scene)
+    drop_tombstones(scene).or_else(|| drop_deleted_rows(scene))
 }
 
 /// When [`plan`] may find something that it does not find now.
 pub(super) fn due_ms(scene: &Scene<'_>) -> Option<u64> {
     let is_settled = scene.ssts.l0.is_empty() && scene.ssts.levels.len() == 1;
     let settles = settles_ms(scene).filter(|_| !is_settled);
-    let heavy = scene.ssts.ssts().filter(|sst| is_heavy(sst));
+    let is_due =
+        |sst: &&Arc<SstMeta>| is_heavy(sst) || (sst.level > 0 && scene.has_deleted_rows(sst));
+    let heavy = scene.ssts.ssts().filter(is_due);
     let heavy = heavy.map(|sst| sst.id.written_ms() + scene.config.settle_ms);
     let due = settles.into_iter().chain(heavy);
     due.filter(|&due_ms| due_ms > scene.now_ms).min()
@@ -158,6 +162,24 @@ fn drop_tombstones(scene: &Scene<'_>) -> Option<Plan> {
         .flatten()
         .filter(|sst| is_due(sst));
     heavy.find_map(|sst| sink(scene, sst, PlanReason::Tombstones))
+}
+
+/// Rewrites an SST of a run in its place. Level 0 goes down sooner or later, and loses such rows on the way.
+fn drop_deleted_rows(scene: &Scene<'_>) -> Option<Plan> {
+    let is_due = |sst: &&Arc<SstMeta>| {
+        scene.is_free(sst)
+            && sst.id.written_ms() + scene.config.settle_ms <= scene.now_ms
+            && scene.has_deleted_rows(sst)
+    };
+    let mut due = scene.ssts.levels.values().flatten().filter(is_due);
+    due.find_map(|sst| {
+        let aim = Aim {
+            level_target: sst.level,
+            reason: PlanReason::RangeDeletes,
+            score: 0.1,
+        };
+        scene.pick(vec![sst.clone()], aim, Size::Smallest)
+    })
 }
 
 /// Takes the tombstones of `sst`, which is not of level 0, down; at the bottom, drops them. `None` when that

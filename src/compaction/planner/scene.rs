@@ -178,18 +178,19 @@ impl<'a> Scene<'a> {
 
     /// Whether `sst` has rows that are expired or range-deleted for every reader, as far as its bounds tell.
     pub(super) fn hides_rows(&self, sst: &SstMeta) -> bool {
-        let is_pinned = |seq: Seq| self.pins.read_points.iter().any(|&point| point < seq);
-        let mut deletes = self.version.range_deletes.iter();
         let is_expired = match (self.pins.expiry, sst.times) {
             (Some(expiry), Some((min, _))) => min < expiry,
             _ => false,
         };
-        is_expired
-            || deletes.any(|delete| {
-                sst.applied_seq < delete.seq
-                    && sst.may_be_hidden_by(delete)
-                    && !is_pinned(delete.seq)
-            })
+        is_expired || self.has_deleted_rows(sst)
+    }
+
+    /// Whether `sst` has rows that are range-deleted for every reader, as far as its bounds tell.
+    pub(super) fn has_deleted_rows(&self, sst: &SstMeta) -> bool {
+        let is_pinned = |seq: Seq| self.pins.read_points.iter().any(|&point| point < seq);
+        self.version.range_deletes.iter().any(|delete| {
+            sst.applied_seq < delete.seq && sst.may_be_hidden_by(delete) && !is_pinned(delete.seq)
+        })
     }
 
     pub(super) fn is_free(&self, sst: &SstMeta) -> bool {

@@ -48,6 +48,7 @@ struct Cached {
     version: Weak<Version>,
     claims: u64,
     quarantine: u64,
+    read_points: Vec<Seq>,
     planned: Arc<Planned>,
     until: Option<Duration>,
 }
@@ -71,19 +72,21 @@ impl TableJobs {
     pub(super) fn planned(&self, config: &PlannerConfig, env: &Env) -> Arc<Planned> {
         let (version, now_ms, now) = (self.manifest.version(), env.unix_ms(), env.monotonic());
         let (claims, quarantine) = (self.claims.changes(), self.quarantine.changes());
+        let pins = self.manifest.pins();
         let mut cached = lock(&self.planned);
         if let Some(cached) = cached.as_ref() {
             let is_due = cached.until.is_some_and(|until| until <= now)
                 || cached.planned.due_ms.is_some_and(|due| due <= now_ms);
             if cached.version.as_ptr() == Arc::as_ptr(&version)
                 && (cached.claims, cached.quarantine) == (claims, quarantine)
+                && cached.read_points == pins.read_points
                 && !is_due
             {
                 return cached.planned.clone();
             }
         }
         let held = self.quarantine.held(now);
-        let (claimed, pins) = (self.claims.claimed(), self.manifest.pins());
+        let claimed = self.claims.claimed();
         let situation = Situation {
             version: &version,
             claimed: &claimed,
@@ -96,6 +99,7 @@ impl TableJobs {
             version: Arc::downgrade(&version),
             claims,
             quarantine,
+            read_points: pins.read_points.clone(),
             planned: planned.clone(),
             until: self.quarantine.next_release(now),
         });
