@@ -45,6 +45,7 @@ metrics! {
     BYTES_WRITTEN, Counter, Bytes, "siltstone_bytes_written_total", "Bytes of these batches in memory";
     BATCHES_WRITTEN, Counter, Count, "siltstone_batches_written_total", "Batches that were written";
     WRITE_WAITS, Counter, Count, "siltstone_write_waits_total", "Writes that had to wait, by reason";
+    WRITE_WAITED, Counter, Milliseconds, "siltstone_write_waited_milliseconds_total", "Time that writes waited in sum, by reason";
     SCANS, Counter, Count, "siltstone_scans_total", "Scans begun";
     GETS, Counter, Count, "siltstone_gets_total", "Gets begun";
     ROWS_READ, Counter, Count, "siltstone_rows_read_total", "Rows that scans and gets returned";

@@ -59,6 +59,11 @@ async fn cancelled_writes_leak_nothing_and_a_store_that_is_away_poisons_nobody()
         waits(&table, "memory") > 0
     })
     .await;
+    eventually("it is told how long", async || {
+        let waited = table.stats().write_waited_ms;
+        waited.get("memory fills").is_some_and(|&ms| ms > 0)
+    })
+    .await;
     assert!(
         waits(&table, "memory fills") > 0,
         "{:?}",

@@ -203,6 +203,7 @@ async fn windows_of_another_width_lie_beside_those_that_were_there() {
         (fixed(1_000), Windowing::None),
         (Windowing::None, fixed(1_000)),
         (Windowing::None, Windowing::Auto),
+        (fixed(1_000), Windowing::Auto),
         (Windowing::Auto, fixed(1_000)),
     ];
     for (before, after) in changes {

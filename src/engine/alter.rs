@@ -43,6 +43,8 @@ struct Change {
     alterations: Vec<Alteration>,
     /// What was tried: one of them may be in the manifest although its answer was lost.
     tried: Vec<TableSchema>,
+    /// Whether a flush chooses the width of windows.
+    is_choice: bool,
 }
 
 impl Change {
@@ -50,12 +52,17 @@ impl Change {
         Self {
             alterations,
             tried: Vec::new(),
+            is_choice: false,
         }
     }
 
     /// Of windows of different widths, those of the newer one hold the newer rows. With a third width, or the first
     /// one again, that would not be so.
     fn check_windows(&self, version: &Version) -> Result<()> {
+        // What the first flush chooses completes the change that left it to it.
+        if version.schema.options().window == Windowing::Auto && self.is_choice {
+            return Ok(());
+        }
         let sets = |alteration: &Alteration| matches!(alteration, Alteration::SetWindow(_));
         let mut windows = version.windows.keys();
         let strange = windows.find(|window| !version.schema.has_window(**window));
@@ -109,5 +116,9 @@ pub(super) async fn choose_window(
     let width = WindowWidth::for_rate(slot.memtable.bytes(), times, unit);
     tracing::info!(table = %table.name, ?width, "width of windows chosen");
     let fixed = Alteration::SetWindow(Windowing::Fixed(width));
-    Change::new(vec![fixed]).make(engine, table).await.map(drop)
+    let mut choice = Change {
+        is_choice: true,
+        ..Change::new(vec![fixed])
+    };
+    choice.make(engine, table).await.map(drop)
 }

@@ -131,7 +131,7 @@ impl EngineInner {
             let freed = async {
                 let _ = tokio::time::timeout(RECHECK, freed).await;
             };
-            self.wait_or_fail(table, freed).await?;
+            self.wait_or_fail(table, MEMORY, freed).await?;
         }
     }
 
@@ -148,7 +148,7 @@ impl EngineInner {
             let changed = async {
                 let _ = tokio::time::timeout(RECHECK, versions.changed()).await;
             };
-            self.wait_or_fail(table, changed).await?;
+            self.wait_or_fail(table, L0_RUNS, changed).await?;
         }
         Ok(())
     }
@@ -179,7 +179,8 @@ impl EngineInner {
             table.counters.waited(reason, &mut counted);
             let wait = (*left).min(RECHECK);
             *left -= wait;
-            self.wait_or_fail(table, tokio::time::sleep(wait)).await?;
+            let pause = tokio::time::sleep(wait);
+            self.wait_or_fail(table, reason, pause).await?;
         }
     }
 
@@ -219,12 +220,16 @@ impl EngineInner {
     async fn wait_or_fail(
         &self,
         table: &TableInner,
+        reason: &str,
         change: impl Future<Output = ()>,
     ) -> Result<()> {
+        let began = self.env.monotonic();
         tokio::select! {
             () = change => {}
             () = table.cancel.cancelled() => {}
         }
+        let waited = self.env.monotonic().saturating_sub(began);
+        table.counters.waited_for(reason, waited);
         self.check_alive()?;
         table.check_open()
     }

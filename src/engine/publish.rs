@@ -61,6 +61,17 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
     for (reason, count) in waits {
         samples.put_by(metrics::WRITE_WAITS, [("reason", reason)], count);
     }
+    let mut waited = BTreeMap::<&str, u64>::new();
+    for (reason, ms) in stats
+        .tables
+        .values()
+        .flat_map(|table| &table.write_waited_ms)
+    {
+        *waited.entry(reason).or_default() += ms;
+    }
+    for (reason, ms) in waited {
+        samples.put_by(metrics::WRITE_WAITED, [("reason", reason)], ms);
+    }
     let mut levels = BTreeMap::<u8, LevelShape>::new();
     for (level, shape) in stats.tables.values().flat_map(|table| &table.shape.levels) {
         let sum = levels.entry(*level).or_default();

@@ -114,6 +114,8 @@ pub struct TableStats {
     pub flush_error: Option<String>,
     /// Times a write had to wait, by reason.
     pub write_waits: BTreeMap<String, u64>,
+    /// How long writes have waited in sum, by reason, in milliseconds.
+    pub write_waited_ms: BTreeMap<String, u64>,
     /// Scans begun.
     pub scans: u64,
     /// Gets begun.

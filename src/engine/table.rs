@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arrow::array::RecordBatch;
@@ -74,6 +75,7 @@ pub(super) struct Counters {
     pub(super) bytes_read: AtomicU64,
     pub(super) flush_error: Mutex<Option<String>>,
     pub(super) write_waits: Mutex<BTreeMap<String, u64>>,
+    pub(super) write_waited: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl Counters {
@@ -94,6 +96,13 @@ impl Counters {
                 .or_default() += 1;
             tracing::debug!(reason, "write waits");
         }
+    }
+
+    /// Notes how long a write has waited for `reason`.
+    pub(super) fn waited_for(&self, reason: &str, time: Duration) {
+        *lock(&self.write_waited)
+            .entry(reason.to_owned())
+            .or_default() += time;
     }
 
     /// Notes a batch that is returned to a reader.
@@ -312,6 +321,10 @@ impl Table {
             bytes_flushed,
             flush_error: lock(&counters.flush_error).clone(),
             write_waits: lock(&counters.write_waits).clone(),
+            write_waited_ms: lock(&counters.write_waited)
+                .iter()
+                .map(|(reason, time)| (reason.clone(), time.as_millis() as u64))
+                .collect(),
             scans: load(&counters.scans),
             gets: load(&counters.gets),
             rows_read: load(&counters.rows_read),

@@ -33,14 +33,15 @@ use self::{
 };
 
 /// No step takes as long, whatever the store does.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn cases() -> Config {
     let cases = std::env::var("PROPTEST_CASES").ok();
     Config {
         cases: cases.and_then(|cases| cases.parse().ok()).unwrap_or(48),
         failure_persistence: None,
-        max_shrink_iters: 200,
+        // A step that does not end costs a minute each time.
+        max_shrink_iters: 100,
         ..Config::default()
     }
 }
@@ -59,11 +60,11 @@ proptest! {
             let mut case = Case::new(&setup).await;
             for (at, step) in steps.iter().enumerate() {
                 let ended = tokio::time::timeout(PATIENCE, case.run(step)).await;
-                let ended = ended.unwrap_or_else(|_| Err("it does not end".into()));
+                let ended = ended.unwrap_or_else(|_| Err(case.stuck()));
                 ended.unwrap_or_else(|what| panic!("step {at}, {step:?}: {what}"));
             }
             let ended = tokio::time::timeout(PATIENCE, case.finish()).await;
-            let ended = ended.unwrap_or_else(|_| Err("it does not end".into()));
+            let ended = ended.unwrap_or_else(|_| Err(case.stuck()));
             ended.unwrap_or_else(|what| panic!("at the end: {what}"));
         });
     }
@@ -116,6 +117,12 @@ impl Case {
             last_seq: Seq(0),
             _wal: wal,
         }
+    }
+
+    /// What is known of a step that does not end.
+    fn stuck(&self) -> String {
+        let (table, compaction) = (self.table.stats(), self.engine.stats().compaction);
+        format!("it does not end: {table:?}, {compaction:?}")
     }
 
     async fn run(&mut self, step: &Step) -> Check {
