@@ -9,13 +9,14 @@ mod conformance;
 mod documentation;
 mod durability;
 mod edges;
+mod expiry;
 mod faults;
 mod findings;
-mod hidden;
 mod model;
 mod planners;
 mod pressure;
 
+mod range_deletes;
 mod roundtrip;
 mod s3_server;
 mod semantics;

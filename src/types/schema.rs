@@ -1,11 +1,13 @@
 //! A table's schema: Arrow columns, a primary key, perhaps a time column, and how writes combine.
 
+mod resolve;
+
 use std::sync::Arc;
 
 use arrow::{
     array::{ArrayRef, Int64Array, RecordBatch, new_null_array},
     compute::cast,
-    datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit},
+    datatypes::{DataType, FieldRef, Schema, SchemaRef, TimeUnit},
 };
 
 use super::{
@@ -113,12 +115,14 @@ impl TableSchema {
     /// Errors as for [`TableSchema::new`].
     pub(crate) fn from_parts(parts: Parts) -> Result<Self> {
         let (columns, options) = (parts.columns.schema, parts.options);
-        check_names(&columns)?;
-        check_ids(&columns, &parts.columns.ids, parts.columns.next_id)?;
-        let key = find_key(&columns, &parts.key)?;
+        resolve::check_names(&columns)?;
+        resolve::check_ids(&columns, &parts.columns.ids, parts.columns.next_id)?;
+        let key = resolve::find_key(&columns, &parts.key)?;
         let fields: Vec<FieldRef> = key.iter().map(|&at| columns.fields()[at].clone()).collect();
         let encoder = KeyEncoder::new(&fields, &key)?;
-        let time = parts.time.map(|name| find_time(&columns, &key, &name));
+        let time = parts
+            .time
+            .map(|name| resolve::find_time(&columns, &key, &name));
         let (time, unit) = time.transpose()?.unzip();
         if unit.is_none() && options.window != Windowing::None {
             return Err(Error::invalid("a window needs a time column"));
@@ -135,9 +139,9 @@ impl TableSchema {
         }
         let width = options.window.width().zip(unit);
         let width = width.map(|(width, unit)| WindowWidth::new(width, unit));
-        let stored = stored_schema(&columns, &parts.columns.ids, &key);
+        let stored = resolve::stored_schema(&columns, &parts.columns.ids, &key);
         Ok(Self {
-            operators: find_operators(&columns, &key, &options)?.into(),
+            operators: resolve::find_operators(&columns, &key, &options)?.into(),
             columns,
             ids: parts.columns.ids.into(),
             next_id: parts.columns.next_id,
@@ -426,118 +430,4 @@ fn as_stored(batch: &RecordBatch, wanted: SchemaRef) -> Result<RecordBatch> {
         Some(_) => ColumnMap::new(wanted, fields)?.apply(batch),
         None => Ok(batch.clone()),
     }
-}
-
-fn check_names(columns: &Schema) -> Result<()> {
-    for (at, field) in columns.fields().iter().enumerate() {
-        let name = field.name();
-        if name == SEQ_COLUMN || name == OP_COLUMN {
-            return Err(Error::invalid(format!("column name {name:?} is reserved")));
-        }
-        if columns.fields()[..at]
-            .iter()
-            .any(|other| other.name() == name)
-        {
-            return Err(Error::invalid(format!(
-                "column name {name:?} is used twice"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn check_ids(columns: &Schema, ids: &[u32], next_id: u32) -> Result<()> {
-    let columns = columns.fields().len();
-    let is_fresh = |at: usize| ids[at] < next_id && !ids[..at].contains(&ids[at]);
-    if ids.len() != columns || !(0..columns).all(is_fresh) {
-        return Err(Error::invalid(format!(
-            "column ids {ids:?} are not {columns} different ones below {next_id}"
-        )));
-    }
-    Ok(())
-}
-
-/// The operator of each column.
-fn find_operators(
-    columns: &Schema,
-    key: &[usize],
-    options: &TableOptions,
-) -> Result<Vec<MergeOperator>> {
-    let mut operators = vec![MergeOperator::LastValue; columns.fields().len()];
-    for (name, &operator) in &options.operators {
-        let at = columns.index_of(name).ok().filter(|at| !key.contains(at));
-        let Some(at) = at else {
-            return Err(Error::invalid(format!(
-                "merge operator {operator} is for {name:?}, which is not a value column"
-            )));
-        };
-        let data_type = columns.field(at).data_type();
-        if !operator.supports(data_type) {
-            return Err(Error::invalid(format!(
-                "merge operator {operator} does not go with column {name:?} of type {data_type}"
-            )));
-        }
-        if options.write_mode == WriteMode::Append {
-            return Err(Error::invalid(format!(
-                "merge operator {operator} of column {name:?}: an append table combines no rows"
-            )));
-        }
-        operators[at] = operator;
-    }
-    Ok(operators)
-}
-
-fn find_key(columns: &Schema, names: &[String]) -> Result<Vec<usize>> {
-    if names.is_empty() {
-        return Err(Error::invalid("the primary key has no columns"));
-    }
-    let mut key = Vec::with_capacity(names.len());
-    for name in names {
-        let at = columns
-            .index_of(name)
-            .map_err(|_| Error::invalid(format!("key column {name:?} is not in the schema")))?;
-        if key.contains(&at) {
-            return Err(Error::invalid(format!(
-                "key column {name:?} is named twice"
-            )));
-        }
-        key.push(at);
-    }
-    Ok(key)
-}
-
-fn find_time(columns: &Schema, key: &[usize], name: &str) -> Result<(usize, TimeUnit)> {
-    let at = columns
-        .index_of(name)
-        .map_err(|_| Error::invalid(format!("time column {name:?} is not in the schema")))?;
-    let field = columns.field(at);
-    if !key.contains(&at) {
-        return Err(Error::invalid(format!(
-            "time column {name:?} is not part of the key"
-        )));
-    }
-    let DataType::Timestamp(unit, _) = field.data_type() else {
-        let data_type = field.data_type();
-        return Err(Error::invalid(format!(
-            "time column {name:?} has type {data_type}, not a timestamp"
-        )));
-    };
-    if field.is_nullable() {
-        return Err(Error::invalid(format!("time column {name:?} is nullable")));
-    }
-    Ok((at, *unit))
-}
-
-fn stored_schema(columns: &Schema, ids: &[u32], key: &[usize]) -> SchemaRef {
-    let mut fields: Vec<FieldRef> = Vec::with_capacity(columns.fields().len() + 2);
-    for (at, (field, &id)) in columns.fields().iter().zip(ids).enumerate() {
-        let nullable = field.is_nullable() || !key.contains(&at);
-        let field = columns::with_id(field, id).with_nullable(nullable);
-        fields.push(Arc::new(field));
-    }
-    let own =
-        |name, data_type, id| Arc::new(columns::with_id(&Field::new(name, data_type, false), id));
-    fields.push(own(SEQ_COLUMN, DataType::UInt64, SEQ_ID));
-    fields.push(own(OP_COLUMN, DataType::UInt8, OP_ID));
-    Arc::new(Schema::new(fields))
 }
