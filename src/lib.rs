@@ -6,8 +6,8 @@
 //!
 //! 1. [`Table::write`](engine::Table::write) checks the batch against the table's
 //!    [schema](types::TableSchema), and waits if memory is full or compaction is behind.
-//! 2. The batch takes a [seq](types::Seq) and is appended to the [`wal`], which fsyncs it together with
-//!    its neighbours.
+//! 2. The batch takes a [seq](types::Seq) and is appended to the [`wal`], which makes it durable together
+//!    with its neighbours.
 //! 3. It enters the [`memtable`], sorted, and becomes visible when all before it are.
 //! 4. A full memtable is frozen. The flusher cuts it by time window, [merges](merge) the versions of each
 //!    key, and writes one [`sst`] a window: Parquet, streamed to the [`store`].

@@ -14,6 +14,7 @@ use super::{
     Key, KeyEncoder, MergeOperator, PlannerKind, Seq, TableOptions, Window, WindowWidth, Windowing,
     WriteMode,
     columns::{self, ColumnMap},
+    time_range::nanos,
 };
 use crate::error::{Error, Result};
 
@@ -272,12 +273,8 @@ impl TableSchema {
         if window == Window::ALL {
             return None;
         }
-        Some(match self.time_unit()? {
-            TimeUnit::Second => end.saturating_mul(1_000),
-            TimeUnit::Millisecond => end,
-            TimeUnit::Microsecond => end / 1_000,
-            TimeUnit::Nanosecond => end / 1_000_000,
-        })
+        let end_ms = i128::from(end) * nanos(self.time_unit()?) / 1_000_000;
+        Some(i64::try_from(end_ms).unwrap_or(if end_ms < 0 { i64::MIN } else { i64::MAX }))
     }
 
     /// Unit of the time column.
@@ -296,14 +293,8 @@ impl TableSchema {
 
     fn ttl_expiry(&self, now_ms: u64) -> Option<i64> {
         let ttl = self.options.ttl?;
-        let nanos = i128::from(now_ms) * 1_000_000 - ttl.as_nanos() as i128;
-        let per_unit = match self.time_unit()? {
-            TimeUnit::Second => 1_000_000_000,
-            TimeUnit::Millisecond => 1_000_000,
-            TimeUnit::Microsecond => 1_000,
-            TimeUnit::Nanosecond => 1,
-        };
-        let units = nanos.div_euclid(per_unit);
+        let cutoff = i128::from(now_ms) * 1_000_000 - ttl.as_nanos() as i128;
+        let units = cutoff.div_euclid(nanos(self.time_unit()?));
         Some(i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX }))
     }
 

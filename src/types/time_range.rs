@@ -97,6 +97,16 @@ impl serde::Serialize for Window {
     }
 }
 
+/// Nanoseconds in a unit.
+pub(super) fn nanos(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    }
+}
+
 /// A window's width in the unit of the time column; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WindowWidth(i64);
@@ -107,13 +117,7 @@ impl WindowWidth {
     /// # Errors
     /// `Invalid` when the width is shorter than one unit or does not fit into 63 bits of it.
     pub fn new(width: Duration, unit: TimeUnit) -> Result<Self> {
-        let per_second: i128 = match unit {
-            TimeUnit::Second => 1,
-            TimeUnit::Millisecond => 1_000,
-            TimeUnit::Microsecond => 1_000_000,
-            TimeUnit::Nanosecond => 1_000_000_000,
-        };
-        let units = width.as_nanos() as i128 * per_second / 1_000_000_000;
+        let units = width.as_nanos() as i128 / nanos(unit);
         match i64::try_from(units) {
             Ok(units) if units > 0 => Ok(Self(units)),
             _ => Err(Error::invalid(format!(
@@ -132,13 +136,9 @@ impl WindowWidth {
         const SECONDS: [u64; 11] = [
             1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000, 7_776_000, YEAR,
         ];
-        let per_second: u128 = match unit {
-            TimeUnit::Second => 1,
-            TimeUnit::Millisecond => 1_000,
-            TimeUnit::Microsecond => 1_000_000,
-            TimeUnit::Nanosecond => 1_000_000_000,
-        };
-        let span = (i128::from(max) - i128::from(min)).max(0) as u128 / per_second + 1;
+        let per_second = 1_000_000_000 / nanos(unit);
+        let span = (i128::from(max) - i128::from(min)).max(0) / per_second + 1;
+        let span = span as u128;
         let by_bytes = span.saturating_mul(WINDOW_BYTES) / u128::from(bytes.max(1));
         let wanted = by_bytes.max(span / WINDOWS_MAX);
         let round = SECONDS
