@@ -227,7 +227,7 @@ impl Table {
         range_delete::delete_range(self, times).await
     }
 
-    /// Pins what is visible now, to be read again and again.
+    /// Pins what is visible now, to be read again and again. Waits for a delete by time range that is on its way.
     ///
     /// # Errors
     /// `Closed` or `Fenced`.
