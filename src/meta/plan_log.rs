@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     store::{
         Store, layout,
-        log::{Log, LogWriter, RecordKind, SnapshotRule},
+        log::{Log, LogWriter, Record, RecordKind, SnapshotRule},
     },
     types::Epoch,
 };
@@ -194,25 +194,25 @@ impl ObjectPlanLog {
         writer.trim().await;
         Ok(())
     }
+}
 
-    /// Whoever has lost the log to another does not take it back.
-    async fn check_epoch(&self) -> Result<()> {
-        let Some(mut ours) = self.epoch else {
-            return Ok(());
-        };
-        let records = self.log.read().await?;
-        let claimed = records.iter();
-        let claimed = claimed.filter(|record| self.claims.contains(&record.attempt));
-        ours = claimed.map(|record| record.epoch).fold(ours, Epoch::max);
-        match records.iter().find(|record| record.epoch > ours) {
-            None => Ok(()),
-            Some(found) => {
-                let name = layout::log_record(layout::META, found.number);
-                let theirs = found.epoch;
-                Err(Error::fenced(format!(
-                    "{name} was written with epoch {theirs}; ours is {ours}"
-                )))
-            }
+/// Whoever has lost the log to another does not take it back: checks that nothing in `records` is newer than
+/// the epoch that a writer had, or than the `claims` it made since.
+fn check_epoch(had: Option<Epoch>, claims: &[u128], records: &[Record]) -> Result<()> {
+    let Some(had) = had else {
+        return Ok(());
+    };
+    let claimed = records.iter();
+    let claimed = claimed.filter(|record| claims.contains(&record.attempt));
+    let ours = claimed.map(|record| record.epoch).fold(had, Epoch::max);
+    match records.iter().find(|record| record.epoch > ours) {
+        None => Ok(()),
+        Some(found) => {
+            let name = layout::log_record(layout::META, found.number);
+            let theirs = found.epoch;
+            Err(Error::fenced(format!(
+                "{name} was written with epoch {theirs}; ours is {ours}"
+            )))
         }
     }
 }
@@ -223,13 +223,20 @@ impl PlanLog for ObjectPlanLog {
         // The claim may get into the log although its answer is lost. Then it stands in the old
         // writer's way, who would take it for another's.
         self.writer = None;
-        self.check_epoch().await?;
-        let (env, claims) = (&self.env, &mut self.claims);
-        let claim = || {
-            claims.push(env.random());
-            claims[claims.len() - 1]
+        let (env, had) = (&self.env, self.epoch);
+        let claims = Mutex::new(&mut self.claims);
+        let locked = || claims.lock().expect("no panic under this lock");
+        let attempt = || {
+            let attempt = env.random();
+            locked().push(attempt);
+            attempt
         };
-        let (writer, records) = LogWriter::open(self.log.clone(), claim).await?;
+        // Another may take over until our claim stands: the very records that precede it decide.
+        let body = |records: &[Record]| {
+            check_epoch(had, &locked(), records)?;
+            Ok(Bytes::new())
+        };
+        let (writer, records) = LogWriter::open_with(self.log.clone(), attempt, body).await?;
         self.claims.clear();
         self.epoch = Some(writer.epoch());
         self.writer = Some(writer);

@@ -198,3 +198,22 @@ async fn log_that_was_taken_over_is_not_taken_back() {
         new.append(&[released(1)]).await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn log_that_is_taken_over_during_a_claim_is_not_taken_back() {
+    let store = Store::open("memory:///").unwrap();
+    let (faulty, faults) = store.clone().with_faults();
+    let mut old = ObjectPlanLog::new(faulty, Env::default());
+    old.open().await.unwrap();
+    faults.add(Fault::new(Operation::Create, layout::META, Effect::Block).times(1));
+    let reopened = tokio::spawn(async move { old.open().await });
+    while faults.blocked() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut new = ObjectPlanLog::new(store, Env::default());
+    new.open().await.unwrap();
+    faults.release();
+    let error = reopened.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    new.append(&[released(1)]).await.unwrap();
+}
