@@ -12,6 +12,10 @@
 //!
 //! So under a final name there is never a torn object, and an object whose writing was confirmed stays.
 //! A crash can leave a staging file behind; it disturbs nobody.
+//!
+//! When step 5 fails, the object is there, but may not survive. It is not taken back, for others may have
+//! seen it, and built on it. But this store answers no read of that directory before it has been fsynced:
+//! whoever looks whether his object was written must not believe in one that can vanish.
 
 use std::{
     collections::HashSet,
@@ -22,7 +26,7 @@ use std::{
     path::{Path as FilePath, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -88,6 +92,17 @@ impl DurableLocal {
         })
     }
 
+    /// Makes sure that what is in the object's directory survives, if that is in doubt.
+    async fn settle(&self, location: &Path) -> StoreResult<()> {
+        let durable_dirs = &self.durable_dirs;
+        if !durable_dirs.has_doubts.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let path = self.files.path_to_filesystem(location)?;
+        let durable_dirs = durable_dirs.clone();
+        blocking(move || durable_dirs.settle(parent(&path)?)).await
+    }
+
     fn place(&self, location: &Path) -> StoreResult<Place> {
         Ok(Place {
             path: self.files.path_to_filesystem(location)?,
@@ -145,6 +160,7 @@ impl ObjectStore for DurableLocal {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> StoreResult<GetResult> {
+        self.settle(location).await?;
         self.files.get_opts(location, options).await
     }
 
@@ -227,7 +243,7 @@ impl Place {
         };
         // Also when somebody else's object is in the way: the caller acts on its being there, so it must
         // not vanish.
-        sync_dir(parent(&self.path)?)?;
+        self.durable_dirs.sync(parent(&self.path)?)?;
         match exists {
             None => Ok(PutResult {
                 e_tag: None,
@@ -314,6 +330,13 @@ impl MultipartUpload for DurableUpload {
 #[derive(Debug, Default)]
 struct DurableDirs {
     known: Mutex<HashSet<PathBuf>>,
+    /// Directories whose last fsync failed: names in them may not survive a power cut.
+    doubtful: Mutex<HashSet<PathBuf>>,
+    /// There are some.
+    has_doubts: AtomicBool,
+    /// Whether fsyncs fail, for tests of what follows.
+    #[cfg(test)]
+    fails: AtomicBool,
 }
 
 impl DurableDirs {
@@ -343,6 +366,40 @@ impl DurableDirs {
         }
         known.extend(dirs.into_iter().map(FilePath::to_path_buf));
         Ok(())
+    }
+}
+
+impl DurableDirs {
+    /// Makes the names in `dir` durable; remembers when that failed.
+    fn sync(&self, dir: &FilePath) -> StoreResult<()> {
+        let synced = self.try_sync(dir);
+        if synced.is_err() {
+            let mut doubtful = self.doubtful.lock().expect("no panic under this lock");
+            doubtful.insert(dir.to_path_buf());
+            self.has_doubts.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    /// Makes the names in `dir` durable if that has failed before. Under the lock, so that no failure that comes
+    /// meanwhile is forgotten.
+    fn settle(&self, dir: &FilePath) -> StoreResult<()> {
+        let mut doubtful = self.doubtful.lock().expect("no panic under this lock");
+        if doubtful.contains(dir) {
+            self.try_sync(dir)?;
+            doubtful.remove(dir);
+            self.has_doubts
+                .store(!doubtful.is_empty(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn try_sync(&self, dir: &FilePath) -> StoreResult<()> {
+        #[cfg(test)]
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(failed("fsync directory", dir, io::Error::other("test")));
+        }
+        sync_dir(dir)
     }
 }
 

@@ -4,8 +4,10 @@ use std::path::Path as FilePath;
 
 use super::*;
 use crate::{
+    clock::Env,
+    config::StoreConfig,
     error::ErrorKind,
-    store::{Created, Store, tests::names},
+    store::{Created, Store, limits::Limits, tests::names},
 };
 
 fn open_at(path: &FilePath) -> Store {
@@ -189,4 +191,33 @@ async fn a_read_only_directory_is_a_clean_error() {
     )]
     permissions.set_readonly(false);
     fs::set_permissions(&log, permissions).unwrap();
+}
+
+#[tokio::test]
+async fn an_object_that_may_vanish_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable_dirs = Arc::<DurableDirs>::default();
+    let objects = DurableLocal {
+        files: LocalFileSystem::new_with_prefix(dir.path()).unwrap(),
+        durable_dirs: durable_dirs.clone(),
+    };
+    let backend = Backend {
+        objects: Arc::new(objects),
+        parts: None,
+        root: Path::default(),
+        url: "file:///test".into(),
+    };
+    let limits = Limits::local(&StoreConfig::default(), Env::default());
+    let store = Store::new(backend, limits);
+    store.put("sst/1", body("x")).await.unwrap();
+    durable_dirs.fails.store(true, Ordering::Relaxed);
+    let error = store.create("log/1", body("x")).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(files(&dir.path().join("log")), ["1"]);
+    let error = store.get("log/1").await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(store.get("sst/1").await.unwrap(), "x");
+    durable_dirs.fails.store(false, Ordering::Relaxed);
+    assert_eq!(store.get("log/1").await.unwrap(), "x");
+    assert!(!durable_dirs.has_doubts.load(Ordering::Relaxed));
 }
