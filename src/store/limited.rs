@@ -195,6 +195,32 @@ async fn list_all(
     Ok(objects)
 }
 
+/// The answers to the deletion of `count` objects.
+///
+/// # Errors
+/// The one error by which a request is answered that failed as a whole, or that had one object only; and when
+/// there are fewer answers than objects: of which ones, nobody knows.
+fn one_for_each(
+    count: usize,
+    mut answers: Vec<StoreResult<Path>>,
+) -> StoreResult<Vec<StoreResult<Path>>> {
+    if answers.len() >= count && count > 1 {
+        return Ok(answers);
+    }
+    if let Some(at) = answers.iter().position(Result::is_err) {
+        answers.swap_remove(at)?;
+    }
+    if answers.len() < count {
+        let known = answers.len();
+        return Err(object_store::Error::Generic {
+            store: "Limited",
+            source: format!("of {count} objects to be deleted, the store answered for {known}")
+                .into(),
+        });
+    }
+    Ok(answers)
+}
+
 /// Deletes `names` with one request; an answer for each, in their order.
 async fn delete_all(
     objects: Arc<dyn ObjectStore>,
@@ -203,19 +229,8 @@ async fn delete_all(
 ) -> Vec<StoreResult<Path>> {
     let delete = || async {
         let locations = stream::iter(names.clone().into_iter().map(Ok)).boxed();
-        let mut answers: Vec<StoreResult<Path>> = objects.delete_stream(locations).collect().await;
-        // A request that failed as a whole is answered by its one error, and so is one that had one object.
-        if answers.len() < names.len() || names.len() == 1 {
-            answers.pop().unwrap_or_else(|| {
-                let nothing = "the store said nothing of the objects to be deleted";
-                Err(object_store::Error::Generic {
-                    store: "Limited",
-                    source: nothing.into(),
-                })
-            })?;
-            answers = names.iter().cloned().map(Ok).collect();
-        }
-        Ok(answers)
+        let answers = objects.delete_stream(locations).collect().await;
+        one_for_each(names.len(), answers)
     };
     match limits.run(Operation::Delete, 0, delete).await {
         Ok(answers) => answers,
@@ -330,5 +345,31 @@ impl MultipartUpload for NumberedUpload {
     async fn abort(&mut self) -> StoreResult<()> {
         let abort = || self.parts.0.abort_multipart(&self.location, &self.id);
         self.limits.run(Operation::Upload, 0, abort).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_without_an_answer_has_failed() {
+        let ok = || Ok(Path::from("a"));
+        let failed = || {
+            let source = "no".into();
+            let store = "test";
+            Err(object_store::Error::Generic { store, source })
+        };
+        let answered = |count, answers| one_for_each(count, answers);
+        assert_eq!(answered(1, vec![ok()]).unwrap().len(), 1);
+        assert_eq!(answered(2, vec![ok(), failed()]).unwrap().len(), 2);
+        for (count, answers) in [
+            (1, vec![]),
+            (1, vec![failed()]),
+            (2, vec![ok()]),
+            (3, vec![failed(), ok()]),
+        ] {
+            answered(count, answers).unwrap_err();
+        }
     }
 }

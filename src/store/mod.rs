@@ -263,13 +263,12 @@ impl Store {
         let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
         let answers = self.objects.delete_stream(stream::iter(paths).boxed());
         let answers: Vec<_> = answers.collect().await;
-        let ended = names
-            .iter()
-            .zip(answers)
-            .map(|(name, answer)| match answer {
-                Ok(_) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-                Err(error) => Err(store_error("delete", name, error)),
-            });
+        let mut answers = answers.into_iter();
+        let ended = names.iter().map(|name| match answers.next() {
+            Some(Ok(_) | Err(object_store::Error::NotFound { .. })) => Ok(()),
+            Some(Err(error)) => Err(store_error("delete", name, error)),
+            None => Err(Error::unavailable(format!("delete {name}: no answer"))),
+        });
         ended.collect()
     }
 
