@@ -9,7 +9,8 @@ use super::{Bytes, Faults, Millis};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// How long one request may take, to the last byte of its answer. Default: `"30s"`.
+    /// How long one request may take, to the last byte of its answer; a second longer for each MiB of an object
+    /// that it sends or receives. Default: `"30s"`.
     pub request_timeout: Millis,
     /// Attempts at one request before its error is answered; pauses grow from 100 ms to 5 s. A create is
     /// always sent once. Default: 4.

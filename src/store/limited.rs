@@ -56,13 +56,15 @@ impl fmt::Display for Limited {
 impl Limited {
     /// Reads what `options` ask for, to its last byte.
     async fn read(&self, location: &Path, options: &GetOptions) -> StoreResult<GetResult> {
-        let result = self.objects.get_opts(location, options.clone()).await?;
+        let head = self.objects.get_opts(location, options.clone());
+        let result = self.limits.in_time(0, head).await?;
         if options.head {
             return Ok(result);
         }
         let (meta, range) = (result.meta.clone(), result.range.clone());
         let attributes = result.attributes.clone();
-        let bytes = result.bytes().await?;
+        let body = result.bytes();
+        let bytes = self.limits.in_time(range.end - range.start, body).await?;
         self.limits.received(bytes.len() as u64);
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
         Ok(GetResult {
@@ -138,7 +140,14 @@ impl ObjectStore for Limited {
             let fetch = |range| self.read_range(location, range);
             return coalesce_ranges(ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await;
         }
-        let read = || self.objects.get_ranges(location, ranges);
+        let wanted = ranges
+            .iter()
+            .map(|range| range.end.saturating_sub(range.start))
+            .sum();
+        let read = || {
+            let parts = self.objects.get_ranges(location, ranges);
+            self.limits.in_time(wanted, parts)
+        };
         let parts = self.limits.run(Operation::Get, 0, read).await?;
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         self.limits.received(bytes);
@@ -173,7 +182,7 @@ impl ObjectStore for Limited {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> StoreResult<ListResult> {
         let list = || {
             self.limits
-                .in_time(self.objects.list_with_delimiter(prefix))
+                .in_time(0, self.objects.list_with_delimiter(prefix))
         };
         self.limits.run(Operation::List, 0, list).await
     }
@@ -189,7 +198,7 @@ async fn list_all(
     mut listing: BoxStream<'static, StoreResult<ObjectMeta>>,
 ) -> StoreResult<Vec<ObjectMeta>> {
     let mut objects = Vec::new();
-    while let Some(object) = limits.in_time(listing.try_next()).await? {
+    while let Some(object) = limits.in_time(0, listing.try_next()).await? {
         objects.push(object);
     }
     Ok(objects)

@@ -2,7 +2,8 @@
 //! back-off and jitter; and the counting of all that.
 //!
 //! 1. Wait until the bandwidth that earlier requests used is paid for, then for one of the places in flight.
-//! 2. Send. No answer in time: the request is dropped, and counts as timed out.
+//! 2. Send. No answer in time: the request is dropped, and counts as timed out. The time grows with the
+//!    bytes that are sent, or are to be received: nothing is too large to be ever written, or read.
 //! 3. An answer, be it "there is no such object", ends it. An error is worth another attempt, after a
 //!    pause that doubles, and of which a random half is taken; at most `attempts_max` in all.
 //!
@@ -19,6 +20,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::stats::{Counters, Operation, Outcome, StoreStats};
 use crate::{clock::Env, config::StoreConfig};
 
+/// Bytes that a request may take another second for.
+const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
@@ -27,7 +30,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Limits {
     env: Env,
     attempts_max: u32,
-    /// `None` where the machine itself is the store: a slow disk is not a lost answer.
+    /// Without what its bytes add. `None` where the machine itself is the store: a slow disk is not a lost
+    /// answer.
     request_timeout: Option<Duration>,
     in_flight: Semaphore,
     bandwidth: Option<Bandwidth>,
@@ -109,9 +113,10 @@ impl Limits {
         let _place = self.admit(bytes).await;
         self.counters.written(bytes);
         let answer = match operation {
-            // A long listing is many answers, each of which comes in time, or does not.
-            Operation::List => request.await,
-            _ => self.in_time(request).await,
+            // A long listing is many answers, each of which comes in time, or does not; and how large the
+            // object is that is read, the answer says itself.
+            Operation::List | Operation::Get => request.await,
+            _ => self.in_time(bytes, request).await,
         };
         let outcome = match &answer {
             Ok(_) => Outcome::Done,
@@ -123,14 +128,16 @@ impl Limits {
         answer
     }
 
-    /// Waits for an answer, but no longer than is allowed.
+    /// Waits for an answer, but no longer than is allowed where `bytes` of an object are on the way.
     pub(super) async fn in_time<T>(
         &self,
+        bytes: u64,
         answer: impl Future<Output = StoreResult<T>>,
     ) -> StoreResult<T> {
-        let Some(limit) = self.request_timeout else {
+        let Some(base) = self.request_timeout else {
             return answer.await;
         };
+        let limit = time_allowed(base, bytes);
         let answered = tokio::time::timeout(limit, answer).await;
         answered.unwrap_or_else(|_| {
             Err(StoreError::Generic {
@@ -186,6 +193,11 @@ impl Bandwidth {
         *paid_until = start.saturating_add(cost);
         start - now
     }
+}
+
+/// The time within which a request for, or with, `bytes` of an object must be answered.
+pub(super) fn time_allowed(base: Duration, bytes: u64) -> Duration {
+    base + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
 }
 
 /// There was no answer within this time.

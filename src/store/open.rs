@@ -1,15 +1,17 @@
 //! Opening a store by URL: which kind it is, and what it needs to know.
 
 use std::sync::Arc;
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+use std::time::Duration;
 
 #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
 use object_store::{ClientConfigKey, RetryConfig};
 use object_store::{memory::InMemory, path::Path};
 use url::Url;
 
-#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
-use super::Parts;
 use super::{Backend, Store, limits::Limits, local};
+#[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
+use super::{Parts, limits::time_allowed};
 use crate::{
     clock::Env,
     config::StoreConfig,
@@ -119,10 +121,13 @@ fn no_retries() -> RetryConfig {
     }
 }
 
-/// The client's own time-out, a little above ours: ours decides, and is counted.
+/// The client's own time-out, a little above ours for the largest request: ours decides, and is counted.
 #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
 fn client_timeout(config: &StoreConfig) -> String {
-    format!("{}ms", config.request_timeout.0.saturating_add(5_000))
+    // Nothing larger is written at once: see `store::log`.
+    let longest = time_allowed(config.request_timeout.duration(), u32::MAX.into());
+    let timeout = longest.saturating_add(Duration::from_secs(5));
+    format!("{}ms", timeout.as_millis())
 }
 
 #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]

@@ -109,6 +109,22 @@ async fn what_does_not_answer_is_timed_out() {
     assert_eq!(faults.blocked(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_time_out_grows_with_what_is_sent() {
+    let (store, faults) = limited(&config());
+    faults.add(Fault::new(
+        Operation::Create,
+        "",
+        Effect::Delay(Duration::from_millis(3_900)),
+    ));
+    let large = vec![7; (3 << 20) + 1];
+    let created = store.create("large", large.clone().into()).await.unwrap();
+    assert_eq!(created, Created::New);
+    assert_eq!(store.get("large").await.unwrap(), large);
+    let error = store.create("small", body("x")).await.unwrap_err();
+    assert!(error.to_string().contains("no answer within 1s"), "{error}");
+}
+
 #[tokio::test]
 async fn requests_in_flight_are_limited() {
     let (store, faults) = limited(&StoreConfig {
