@@ -8,6 +8,7 @@ mod bad_input;
 mod conformance;
 mod documentation;
 mod durability;
+mod durability_edges;
 mod edges;
 mod expiry;
 mod faults;

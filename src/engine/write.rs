@@ -1,12 +1,10 @@
 //! The way of a write: admission, seq, WAL, memtable, visible.
 //!
 //! From the moment it has a seq a write runs as a task of its own: a caller that stops polling, or drops
-//! its future, holds nobody up. Sorting and encoding run on blocking threads where they take long.
+//! its future, holds nobody up. Sorting and encoding run on blocking threads where they take long; none is held
+//! while the WAL is waited for, whose store may need one itself.
 
 use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use tokio::runtime::Handle;
 
 use super::{
     EngineInner,
@@ -18,8 +16,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     types::Seq,
-    wal::{EntryKind, Queued, WalEntry},
+    wal::{Encoded, EntryKind, Queued, WalEntry},
 };
+use arrow::array::{Array, ArrayRef, RecordBatch};
 
 /// Bytes of a batch from which on it is encoded for the WAL on a blocking thread.
 const INLINE_BYTES_MAX: usize = 256 << 10;
@@ -71,19 +70,9 @@ struct Write {
 
 impl Write {
     async fn run(self) -> Result<()> {
-        let is_large = self.batch.get_array_memory_size() > INLINE_BYTES_MAX;
-        let mut queued = None;
-        if !is_large {
-            queued = self.log().await?;
-        }
-        let handle = Handle::current();
+        let queued = self.log().await?;
         // Even a small batch may set off a merge of large chunks.
-        let inserting = tokio::task::spawn_blocking(move || {
-            if is_large {
-                queued = handle.block_on(self.log())?;
-            }
-            self.insert(queued)
-        });
+        let inserting = tokio::task::spawn_blocking(move || self.insert(queued));
         let inserted = inserting.await;
         inserted.map_err(|error| Error::internal("memtable insert panicked").with_source(error))?
     }
@@ -101,7 +90,7 @@ impl Write {
             batch: self.batch.clone(),
         };
         let logged = async {
-            let queued = wal.queue(entry).await?;
+            let queued = wal.queue_encoded(encode(entry).await?).await?;
             match self.durability {
                 Durability::Synced => queued.durable().await.map(|()| None),
                 Durability::Buffered => Ok(Some(queued)),
@@ -129,6 +118,16 @@ impl Write {
         }
         Ok(())
     }
+}
+
+/// Encodes an entry for the WAL.
+async fn encode(entry: WalEntry) -> Result<Encoded> {
+    if entry.batch.get_array_memory_size() <= INLINE_BYTES_MAX {
+        return Encoded::new(&entry);
+    }
+    let encoding = tokio::task::spawn_blocking(move || Encoded::new(&entry));
+    let encoded = encoding.await;
+    encoded.map_err(|error| Error::internal("encoding for the wal panicked").with_source(error))?
 }
 
 /// About how much memory `batch` takes in the queue and in a memtable: its own rows, though it may be a slice

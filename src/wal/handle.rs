@@ -1,6 +1,7 @@
 //! The handle on a log, and what it sends to the log's one writer.
 //!
-//! 1. `queue` encodes the entry in the caller, waits for room, and queues it.
+//! 1. `queue` encodes the entry in the caller, waits for room, and queues it. Where a large entry must not
+//!    hold the caller up, `Encoded::new` and `queue_encoded` are the two halves.
 //! 2. The writer takes everything queued, makes it durable at once, and answers all. What arrives
 //!    meanwhile is the next group: the slower the log, the larger the groups.
 
@@ -155,6 +156,28 @@ impl Group {
     }
 }
 
+/// An entry in the form in which it is written.
+#[derive(Debug)]
+pub struct Encoded {
+    table: TableId,
+    seq: Seq,
+    payload: Payload,
+}
+
+impl Encoded {
+    /// Encodes an entry. Takes a moment for each MiB.
+    ///
+    /// # Errors
+    /// `TooLarge` when the entry takes 4 GiB.
+    pub fn new(entry: &WalEntry) -> Result<Self> {
+        Ok(Self {
+            table: entry.table,
+            seq: entry.seq,
+            payload: Payload::encode(entry)?,
+        })
+    }
+}
+
 /// An entry that was queued.
 #[derive(Debug)]
 pub struct Queued {
@@ -210,7 +233,16 @@ impl Wal {
     /// `Fenced`, `Closed` and `TooLarge` as for [`Self::append`].
     pub async fn queue(&self, entry: WalEntry) -> Result<Queued> {
         self.shared.check()?;
-        let payload = Payload::encode(&entry)?;
+        self.queue_encoded(Encoded::new(&entry)?).await
+    }
+
+    /// As [`Self::queue`], for an entry that is encoded already.
+    ///
+    /// # Errors
+    /// `Fenced` and `Closed` as for [`Self::append`].
+    pub async fn queue_encoded(&self, entry: Encoded) -> Result<Queued> {
+        self.shared.check()?;
+        let payload = entry.payload;
         let permits = payload.bytes().len().min(QUEUE_BYTES_MAX) / PERMIT_BYTES + 1;
         let permits = permits.min(QUEUE_BYTES_MAX / PERMIT_BYTES) as u32;
         let room = self.room.clone().acquire_many_owned(permits).await;

@@ -26,7 +26,7 @@ use arrow::array::RecordBatch;
 
 use crate::types::{Seq, TableId};
 
-pub use handle::{Queued, Wal};
+pub use handle::{Encoded, Queued, Wal};
 pub use local::WalLock;
 pub use object::ObjectWalOptions;
 
