@@ -1,10 +1,10 @@
-//! The WAL slow at the wrong moment: nobody else waits.
+//! The WAL slow, or full, at the wrong moment: nobody else waits, and nothing is lost.
 
 use std::{sync::Arc, time::Duration};
 
 use siltstone::{
-    config::{EngineConfig, Millis, WalMode},
-    engine::{Engine, Table, WriteOptions},
+    config::{Bytes, EngineConfig, Millis, WalMode},
+    engine::{Durability, Engine, ScanRequest, Table, WriteOptions},
     store::{
         Store,
         faulty::{Effect, Fault, Faults, Operation},
@@ -12,7 +12,13 @@ use siltstone::{
 };
 use tempfile::{TempDir, tempdir};
 
-use crate::support::{eventually, one_second_windows, quiet_config, readings, readings_schema};
+use crate::support::{
+    eventually, one_second_windows, quiet_config, readings, readings_schema, scan,
+};
+
+const BUFFERED: WriteOptions = WriteOptions {
+    durability: Durability::Buffered,
+};
 
 /// A root in memory, whose WAL is of this mode.
 fn root(mode: WalMode) -> (Store, Arc<Faults>, EngineConfig, TempDir) {
@@ -71,4 +77,29 @@ fn a_large_write_that_waits_for_the_wal_holds_no_thread() {
         assert!(other.is_ok(), "the only blocking thread waits for the WAL");
         engine.close().await.unwrap();
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_full_disk_refused_are_flushed_before_the_engine_is_closed() {
+    let (store, faults, mut config, dir) = root(WalMode::Local);
+    // A segment has room for one batch; its successor cannot be created.
+    config.wal.segment_bytes = Bytes(64 << 10);
+    let engine = open(&store, &config).await;
+    let table = create(&engine).await;
+    write(&table, 0, 4_000, WriteOptions::default()).await;
+    let in_the_way = dir.path().join("wal/00000000000000000002.wal");
+    std::fs::create_dir(&in_the_way).unwrap();
+    faults.add(Fault::new(Operation::Put, "/sst/", Effect::Block));
+    write(&table, 10_000, 4_000, BUFFERED).await;
+    eventually("the flush is on its way", async || faults.blocked() > 0).await;
+    let mut closing = tokio::spawn(async move { engine.close().await });
+    let closed = tokio::time::timeout(Duration::from_millis(300), &mut closing).await;
+    std::fs::remove_dir(&in_the_way).unwrap();
+    faults.release();
+    assert!(closed.is_err(), "closed while the rows are in memory only");
+    closing.await.unwrap().unwrap();
+    let next = open(&store, &config).await;
+    let table = next.table("readings").unwrap();
+    assert_eq!(scan(&table, ScanRequest::all()).await.num_rows(), 8_000);
+    next.close().await.unwrap();
 }

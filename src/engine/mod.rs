@@ -226,30 +226,30 @@ impl Engine {
         &self.inner.env
     }
 
-    /// Stops: no call succeeds afterwards. With a WAL nothing is flushed and nothing lost; without one,
-    /// tables are flushed first. Compaction jobs under way stay in the manifest and are resumed at the
+    /// Stops: no call succeeds afterwards. With a WAL nothing is lost, and nothing flushed but buffered rows that a
+    /// full local disk refused; without one, tables are flushed first. Compaction jobs under way stay in the manifest and are resumed at the
     /// next open.
     ///
     /// With a WAL, rows that were not flushed are in it only, and the next engine must have the same WAL.
     /// When every table was flushed before, the root is marked clean, and the next engine may have any.
     ///
-    /// Without a local WAL this waits while the store is away; dropping the future closes nothing, and
-    /// loses nothing.
+    /// This waits while the store is away, unless all rows are in a local WAL; dropping the future closes nothing,
+    /// and loses nothing.
     ///
     /// # Errors
-    /// Why the engine had stopped before, such as `Fenced`; what the last flush or the WAL answers. The
-    /// engine is closed all the same.
+    /// Why the engine had stopped before, such as `Fenced`; what the last flush or the WAL answers;
+    /// `Unavailable` when rows that were written while it closed are neither in the WAL nor in SSTs. The engine is
+    /// closed all the same.
     pub async fn close(&self) -> Result<()> {
         let inner = &self.inner;
         let mut result = match inner.failure.get() {
             Some(error) if error.kind() != ErrorKind::Closed => Err(error.clone()),
             _ => Ok(()),
         };
-        if inner.config.wal.mode == WalMode::None && inner.check_alive().is_ok() {
-            for name in self.tables() {
-                if let Ok(table) = self.table(&name) {
-                    result = result.and(table.flush().await);
-                }
+        for name in self.tables() {
+            // Not once the engine has stopped.
+            if let Ok(table) = self.table(&name) {
+                result = result.and(inner.secure(&table).await);
             }
         }
         let _ = inner.failure.set(Error::closed("the engine is closed"));
@@ -257,6 +257,7 @@ impl Engine {
         inner.scheduler.stop().await;
         inner.tracker.close();
         inner.tracker.wait().await;
+        result = result.and(inner.check_secured());
         if let Some(wal) = &inner.wal {
             match wal.close().await {
                 Ok(holds_rows) if !holds_rows && result.is_ok() => inner.mark_clean().await,
@@ -281,6 +282,32 @@ impl EngineInner {
         self.failure
             .get()
             .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Has the rows of `table` outlive the engine.
+    async fn secure(&self, table: &Table) -> Result<()> {
+        match self.config.wal.mode {
+            WalMode::None => table.flush().await,
+            // Rows that it refused are flushed.
+            WalMode::Local => table.await_durable(table.inner.memory.visible()).await,
+            // It takes what is queued, sooner or later.
+            WalMode::ObjectStore => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// `Unavailable`, naming the table, when rows are in memory only.
+    fn check_secured(&self) -> Result<()> {
+        for table in lock(&self.tables).values() {
+            let (durable, visible) = (table.memory.durable(), table.memory.visible());
+            if durable < visible {
+                let name = &table.name;
+                return Err(Error::unavailable(format!(
+                    "table {name:?}: batches after seq {durable}, up to {visible}, are neither in the wal nor flushed"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// How the logs of catalog and tables are kept.
