@@ -31,8 +31,8 @@ impl Engine {
     /// that does not parse or cannot be listened on.
     pub async fn open(config: EngineConfig) -> Result<Self> {
         config.validate()?;
-        let store = Store::open_with(&config.root, &config.store)?;
         let env = Env::default();
+        let store = Store::open_with(&config.root, &config.store, env.clone())?;
         let mut builder = Engine::builder(config.clone())
             .store(store.clone())
             .env(env.clone());

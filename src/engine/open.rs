@@ -114,7 +114,7 @@ impl EngineBuilder {
         }
         let store = match self.store {
             Some(store) => store,
-            None => Store::open_with(&self.config.root, &self.config.store)?,
+            None => Store::open_with(&self.config.root, &self.config.store, self.env.clone())?,
         };
         check_root(&store, &self.env).await?;
         let logs = LogSettings {

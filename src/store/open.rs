@@ -39,16 +39,15 @@ impl Store {
     /// # Errors
     /// `Invalid` for a URL that does not parse or a scheme that is not known.
     pub fn open(url: &str) -> Result<Self> {
-        Self::open_with(url, &StoreConfig::default())
+        Self::open_with(url, &StoreConfig::default(), Env::default())
     }
 
-    /// The same, with other limits than the default ones.
+    /// The same, with other limits than the default ones, and with the clock and the randomness of `env`.
     ///
     /// # Errors
     /// As for [`Self::open`].
-    pub fn open_with(url: &str, config: &StoreConfig) -> Result<Self> {
+    pub fn open_with(url: &str, config: &StoreConfig, env: Env) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| unusable(url, error))?;
-        let env = Env::default();
         let (backend, is_local) = match parsed.scheme() {
             "file" => (local::open(&parsed)?, true),
             "memory" => (memory(url), true),
@@ -95,7 +94,7 @@ impl Store {
                 "store url {url:?}: there is no such directory on this machine"
             )));
         }
-        Self::open_with(url, config)
+        Self::open_with(url, config, Env::default())
     }
 }
 
