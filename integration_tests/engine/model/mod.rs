@@ -231,10 +231,11 @@ impl Case {
     async fn alter(&mut self, changes: &[Change]) -> Check {
         let schema = self.table.schema();
         let mut oracle = self.oracle.clone();
+        oracle.begin_alteration(self.now_ms);
         let mut alterations: Vec<Alteration> = Vec::new();
         let mut altered = schema;
         for change in changes {
-            let Some(alteration) = oracle.alteration(&altered, change, self.now_ms) else {
+            let Some(alteration) = oracle.alteration(&altered, change) else {
                 continue;
             };
             altered = altered

@@ -111,13 +111,13 @@ impl Oracle {
         ttl.max(self.floor)
     }
 
+    /// Something is altered at `now_ms`: what has expired stays so.
+    pub fn begin_alteration(&mut self, now_ms: u64) {
+        self.floor = self.expiry(now_ms);
+    }
+
     /// What `change` comes to, if anything, under this schema.
-    pub fn alteration(
-        &mut self,
-        schema: &TableSchema,
-        change: &Change,
-        now_ms: u64,
-    ) -> Option<Alteration> {
+    pub fn alteration(&mut self, schema: &TableSchema, change: &Change) -> Option<Alteration> {
         let values = schema.columns().fields();
         let name = |at: usize| Some(values.get(2 + at)?.name().clone());
         Some(match *change {
@@ -145,7 +145,6 @@ impl Oracle {
             }
             Change::Window(window) => Alteration::SetWindow(window),
             Change::Ttl(ms) => {
-                self.floor = self.expiry(now_ms);
                 self.ttl = ms.map(|ms| ms as i64);
                 Alteration::SetTtl(ms.map(std::time::Duration::from_millis))
             }
