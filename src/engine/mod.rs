@@ -299,6 +299,10 @@ impl EngineInner {
     /// `Unavailable`, naming the table, when rows are in memory only.
     fn check_secured(&self) -> Result<()> {
         for table in lock(&self.tables).values() {
+            // The flusher may have been stopped between its commit and this.
+            table
+                .memory
+                .forget_flushed(table.manifest.version().flushed_seq);
             let (durable, visible) = (table.memory.durable(), table.memory.visible());
             if durable < visible {
                 let name = &table.name;
