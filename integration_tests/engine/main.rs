@@ -24,4 +24,5 @@ mod semantics;
 mod snapshots;
 mod stats;
 mod stores;
+mod wal_identity;
 mod windows;
