@@ -15,6 +15,7 @@ use siltstone::{
 
 use crate::{
     range_deletes::{Bench, rows},
+    snapshots::seen,
     support::{eventually, one_second_windows, reading_keys, reading_rows, readings, scan},
 };
 
@@ -118,14 +119,7 @@ async fn a_snapshot_keeps_what_expires_after_it() {
         .unwrap();
     table.compact().await.unwrap();
     assert_eq!(rows(&table).await, [9_500, 9_501]);
-    let seen = snapshot
-        .scan(ScanRequest::all())
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
-    assert_eq!(seen[0].num_rows(), 2);
+    assert_eq!(seen(&snapshot).await.len(), 2);
     drop(snapshot);
     eventually("the expired window goes", async || {
         table.stats().sst_rows == 2
@@ -175,14 +169,7 @@ async fn a_snapshot_keeps_its_rows_under_a_shorter_life_and_a_longer_one_brings_
     assert!(rows(&table).await.is_empty());
     table.write(readings(&[(9_000, None, None)])).await.unwrap();
     table.compact().await.unwrap();
-    let seen = snapshot
-        .scan(ScanRequest::all())
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
-    assert_eq!(reading_rows(&seen[0]), [(1_500, None, Some(1))]);
+    assert_eq!(seen(&snapshot).await, [(1_500, None, Some(1))]);
     table.alter(&[ttl(1_000)]).await.unwrap();
     table.alter(&[Alteration::SetTtl(None)]).await.unwrap();
     assert_eq!(rows(&table).await, [9_000]);

@@ -14,9 +14,12 @@ use siltstone::{
     types::{MergeOperator, PlannerKind, TableOptions, TableSchema, TimeRange, WriteMode},
 };
 
-use crate::support::{
-    eventually, one_second_windows, quiet_config, reading_keys, reading_rows, readings,
-    readings_schema, scan,
+use crate::{
+    snapshots::seen,
+    support::{
+        eventually, one_second_windows, quiet_config, reading_keys, reading_rows, readings,
+        readings_schema, scan,
+    },
 };
 
 /// An engine over memory, under a clock that stands until it is moved.
@@ -138,8 +141,7 @@ async fn a_range_delete_ends_when_nothing_is_left_to_hide() {
     })
     .await;
     assert_eq!(rows(&table).await, [900]);
-    let seen = snapshot.scan(ScanRequest::all()).await.unwrap();
-    assert_eq!(seen.collect().await.unwrap()[0].num_rows(), 1);
+    assert_eq!(seen(&snapshot).await.len(), 1);
     // Seqs go on above it after a restart, or it would hide what is written then.
     table
         .delete_range(TimeRange { start: 0, end: 500 })
@@ -172,14 +174,7 @@ async fn a_snapshot_from_before_a_range_delete_keeps_its_rows() {
         table.write(readings(&[(200, None, None)])).await.unwrap();
         table.compact().await.unwrap();
         assert_eq!(rows(&table).await, [200]);
-        let seen = snapshot
-            .scan(ScanRequest::all())
-            .await
-            .unwrap()
-            .collect()
-            .await
-            .unwrap();
-        assert_eq!(reading_rows(&seen[0]), [(100, None, None)]);
+        assert_eq!(seen(&snapshot).await, [(100, None, None)]);
         let got = snapshot
             .get(reading_keys(&[(100, None), (200, None)]))
             .await
@@ -220,14 +215,7 @@ async fn a_range_delete_that_waits_for_the_store_holds_up_snapshots_but_no_write
     deleting.await.unwrap().unwrap();
     assert_eq!(rows(&table).await, [200]);
     let snapshot = snapshot.await.unwrap().unwrap();
-    let seen = snapshot
-        .scan(ScanRequest::all())
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
-    assert_eq!(reading_rows(&seen[0]), [(200, None, None)]);
+    assert_eq!(seen(&snapshot).await, [(200, None, None)]);
 }
 
 #[tokio::test]

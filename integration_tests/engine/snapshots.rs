@@ -13,7 +13,8 @@ use crate::support::{
     readings_schema, scan, small_config, url_of,
 };
 
-async fn seen(snapshot: &Snapshot) -> Vec<Reading> {
+/// All rows of a snapshot.
+pub async fn seen(snapshot: &Snapshot) -> Vec<Reading> {
     let batches = snapshot
         .scan(ScanRequest::all())
         .await
