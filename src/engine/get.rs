@@ -8,7 +8,7 @@ use arrow::{array::RecordBatch, compute::concat_batches};
 use super::{
     scan::Output,
     table::Table,
-    view::{ReadAt, ReadView},
+    view::{ReadAt, ReadCounters, ReadView},
 };
 use crate::{
     error::{Error, Result},
@@ -19,15 +19,24 @@ use crate::{
 pub(super) async fn get(table: &Table, keys: RecordBatch, at: ReadAt) -> Result<RecordBatch> {
     table.engine.check_alive()?;
     table.inner.check_open()?;
-    table.inner.counters.gets.fetch_add(1, Ordering::Relaxed);
     // Reading blocks a thread, and may need another one of the same pool: not all may go to gets.
     let slot = table.engine.get_slots.acquire().await;
     let _slot = slot.map_err(|_| Error::closed("the engine is closed"))?;
     let view = ReadView::new(&table.engine.store, &table.inner, at);
+    get_view(view, keys, &table.inner.reads).await
+}
+
+/// The rows that `view` sees with the given keys.
+pub(super) async fn get_view(
+    view: ReadView,
+    keys: RecordBatch,
+    counters: &ReadCounters,
+) -> Result<RecordBatch> {
+    counters.gets.fetch_add(1, Ordering::Relaxed);
     view.schema().check_keys(&keys)?;
     let rows = tokio::task::spawn_blocking(move || read(&view, &keys)).await;
     let rows = rows.map_err(|error| Error::internal("get panicked").with_source(error))??;
-    table.inner.counters.read(&rows);
+    counters.read(&rows);
     Ok(rows)
 }
 

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use super::{
     table::Table,
-    view::{ReadAt, ReadView},
+    view::{ReadAt, ReadCounters, ReadView},
 };
 use crate::{
     error::{Error, Result},
@@ -117,21 +117,29 @@ impl Stream for ScanStream {
     }
 }
 
-/// Starts a scan.
+/// Starts a scan of an engine's table.
 pub(super) fn scan(table: &Table, request: ScanRequest, at: ReadAt) -> Result<ScanStream> {
     table.engine.check_alive()?;
     table.inner.check_open()?;
     let view = ReadView::new(&table.engine.store, &table.inner, at);
-    let plan = ScanPlan::new(view.schema(), &request)?;
+    scan_view(view, &request, table.inner.reads.clone())
+}
+
+/// Starts a scan of what `view` sees.
+pub(super) fn scan_view(
+    view: ReadView,
+    request: &ScanRequest,
+    counters: Arc<ReadCounters>,
+) -> Result<ScanStream> {
+    let plan = ScanPlan::new(view.schema(), request)?;
     let schema = plan.output.schema.clone();
     let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
-    let inner = table.inner.clone();
-    inner.counters.scans.fetch_add(1, Ordering::Relaxed);
+    counters.scans.fetch_add(1, Ordering::Relaxed);
     // A thread of its own: one that waits for a slow reader must not keep others from theirs.
     let thread = thread::Builder::new().name("siltstone-scan".into());
     let started = thread.spawn(move || {
         let emit = |batch: RecordBatch| {
-            inner.counters.read(&batch);
+            counters.read(&batch);
             sender.blocking_send(Ok(batch)).is_ok()
         };
         // A panic must not look like the end of the rows.

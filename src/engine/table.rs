@@ -15,8 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter,
-    backpressure::Pace, durability, flush, get, memory::Memory, range_delete, scan,
-    stats::amplification, view::ReadAt, write,
+    backpressure::Pace,
+    durability, flush, get,
+    memory::Memory,
+    range_delete, scan,
+    stats::amplification,
+    view::{ReadAt, ReadCounters},
+    write,
 };
 use crate::{
     compaction::{CompactionReport, planner::CompactRange},
@@ -51,6 +56,7 @@ pub(super) struct TableInner {
     /// Ends the table's background work.
     pub(super) cancel: CancellationToken,
     pub(super) counters: Counters,
+    pub(super) reads: Arc<ReadCounters>,
     /// What its writes are slowed down by.
     pub(super) pace: Pace,
     /// One change of the schema at a time.
@@ -69,10 +75,6 @@ pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
     pub(super) flush_failures: AtomicU64,
     pub(super) bytes_flushed: AtomicU64,
-    pub(super) scans: AtomicU64,
-    pub(super) gets: AtomicU64,
-    pub(super) rows_read: AtomicU64,
-    pub(super) bytes_read: AtomicU64,
     pub(super) flush_error: Mutex<Option<String>>,
     pub(super) write_waits: Mutex<BTreeMap<String, u64>>,
     pub(super) write_waited: Mutex<BTreeMap<String, Duration>>,
@@ -104,14 +106,6 @@ impl Counters {
             .entry(reason.to_owned())
             .or_default() += time;
     }
-
-    /// Notes a batch that is returned to a reader.
-    pub(super) fn read(&self, batch: &RecordBatch) {
-        self.rows_read
-            .fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
-        self.bytes_read
-            .fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
-    }
 }
 
 impl TableInner {
@@ -130,6 +124,7 @@ impl TableInner {
             flush_wanted: Notify::new(),
             cancel,
             counters: Counters::default(),
+            reads: Arc::default(),
             pace: Pace::default(),
             altering: tokio::sync::Mutex::default(),
             range_deleting: tokio::sync::Mutex::default(),
@@ -325,10 +320,10 @@ impl Table {
                 .iter()
                 .map(|(reason, time)| (reason.clone(), time.as_millis() as u64))
                 .collect(),
-            scans: load(&counters.scans),
-            gets: load(&counters.gets),
-            rows_read: load(&counters.rows_read),
-            bytes_read: load(&counters.bytes_read),
+            scans: load(&inner.reads.scans),
+            gets: load(&inner.reads.gets),
+            rows_read: load(&inner.reads.rows_read),
+            bytes_read: load(&inner.reads.bytes_read),
             ..TableStats::default()
         };
         stats.with_shape(

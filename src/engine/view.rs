@@ -7,19 +7,20 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arrow::array::RecordBatch;
 use tokio::runtime::Handle;
 
-use super::{
-    memory::MemoryView,
-    table::{TableInner, lock},
-};
+use super::table::{TableInner, lock};
 use crate::{
     error::Result,
     manifest::Version,
+    memtable::MemtableView,
     merge::{Merge, MergeColumns, MergeOptions, SortedSource, View},
     sst::{KeyFilter, ReadRequest, SstReader},
     store::Store,
@@ -35,10 +36,29 @@ pub(super) enum ReadAt {
     Pinned(Seq, Option<i64>),
 }
 
+/// What reads of a table count.
+#[derive(Default)]
+pub(super) struct ReadCounters {
+    pub(super) scans: AtomicU64,
+    pub(super) gets: AtomicU64,
+    pub(super) rows_read: AtomicU64,
+    pub(super) bytes_read: AtomicU64,
+}
+
+impl ReadCounters {
+    /// Notes a batch that is returned to a reader.
+    pub(super) fn read(&self, batch: &RecordBatch) {
+        self.rows_read
+            .fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        self.bytes_read
+            .fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+    }
+}
+
 /// What a read sees. Its methods block: only for threads that may.
 pub(super) struct ReadView {
     version: Arc<Version>,
-    memory: MemoryView,
+    memtables: Vec<MemtableView>,
     view: View,
     ssts: Arc<Ssts>,
 }
@@ -61,17 +81,38 @@ impl ReadView {
             let flushed_seq = version.flushed_seq;
             (version, flushed_seq)
         });
+        let (seq, expiry) = match at {
+            ReadAt::Now => (memory.visible, table.manifest.expiry()),
+            ReadAt::Pinned(seq, expiry) => (seq, expiry),
+        };
+        Self::with(store, table.id(), version, memory.memtables, (seq, expiry))
+    }
+
+    /// All that is in the SSTs of `version`, but rows with a time before `expiry`. Must be called inside a runtime.
+    #[expect(dead_code, reason = "for readers of other processes, which come next")]
+    pub(super) fn of_version(
+        store: &Store,
+        table: TableId,
+        version: Arc<Version>,
+        expiry: Option<i64>,
+    ) -> Self {
+        Self::with(store, table, version, Vec::new(), (Seq(u64::MAX), expiry))
+    }
+
+    fn with(
+        store: &Store,
+        table: TableId,
+        version: Arc<Version>,
+        memtables: Vec<MemtableView>,
+        (seq, expiry): (Seq, Option<i64>),
+    ) -> Self {
         let ssts = Ssts {
             store: store.clone(),
-            table: table.id(),
+            table,
             schema: version.schema.clone(),
             handle: Handle::current(),
             opened: Mutex::default(),
             filters: Mutex::default(),
-        };
-        let (seq, expiry) = match at {
-            ReadAt::Now => (memory.visible, table.manifest.expiry()),
-            ReadAt::Pinned(seq, expiry) => (seq, expiry),
         };
         let view = View {
             seq,
@@ -80,7 +121,7 @@ impl ReadView {
         };
         Self {
             version,
-            memory,
+            memtables,
             view,
             ssts: Arc::new(ssts),
         }
@@ -122,7 +163,7 @@ impl ReadView {
         let schema = self.schema();
         let columns = crate::sst::projected(schema, request.projection.as_deref())?;
         let mut sources: Vec<SortedSource> = Vec::new();
-        for memtable in &self.memory.memtables {
+        for memtable in &self.memtables {
             let map = ColumnMap::new(columns.clone(), memtable.schema().stored().fields())?;
             for batch in memtable.sources(&request.keys) {
                 sources.push(Box::new(std::iter::once(Ok(map.apply(&batch)?))));
