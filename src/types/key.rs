@@ -95,6 +95,12 @@ impl KeyEncoder {
         Ok(self.converter.convert_columns(&columns)?)
     }
 
+    /// The keys whose columns are `columns`, in key order of columns.
+    pub(super) fn encode_columns(&self, columns: &[ArrayRef]) -> Result<Vec<Key>> {
+        let rows = self.converter.convert_columns(columns)?;
+        Ok(rows.iter().map(|row| Key::from(row.data())).collect())
+    }
+
     /// The key columns of `keys`, in key order of columns.
     ///
     /// # Errors

@@ -3,10 +3,12 @@
 
 mod alter;
 mod columns;
+mod filter;
 mod ids;
 mod key;
 mod key_range;
 mod options;
+mod predicate;
 mod range_delete;
 mod retention;
 mod row_sum;
@@ -16,10 +18,12 @@ mod time_range;
 
 pub use alter::Alteration;
 pub use columns::{ColumnMap, column_id};
+pub use filter::{ColumnBounds, Filter, KeyHints, Leaf, Node};
 pub use ids::{Epoch, JobId, NodeId, OwnerId, Seq, SstId, TableId, TaskId, Token};
 pub use key::{Key, KeyEncoder};
 pub use key_range::KeyRange;
 pub use options::{MergeOperator, PlannerKind, TableOptions, Windowing, WriteMode};
+pub use predicate::{Column, Comparison, Literal, Operand, Predicate, column};
 pub use range_delete::RangeDelete;
 pub use retention::Retention;
 pub use row_sum::{RowSum, row_hash};
