@@ -16,6 +16,8 @@ pub(super) struct Bounds {
     pub(super) seq_max: Seq,
     pub(super) times: Option<(i64, i64)>,
     pub(super) tombstones: u64,
+    /// Different keys.
+    pub(super) keys: u64,
     pub(super) sum: RowSum,
     /// Hashes of the keys, each once, when there is to be a filter.
     key_hashes: Option<Vec<u64>>,
@@ -32,6 +34,7 @@ impl Bounds {
             seq_max: Seq(0),
             times: None,
             tombstones: 0,
+            keys: 0,
             sum: RowSum::default(),
             key_hashes: filter.then(Vec::new),
         }
@@ -62,6 +65,7 @@ impl Bounds {
             self.key_min = Key::from(key);
         }
         if first || order == Ordering::Less {
+            self.keys += 1;
             self.key_last.clear();
             self.key_last.extend_from_slice(key);
             if let Some(hashes) = &mut self.key_hashes {

@@ -2,7 +2,7 @@
 //!
 //! Every key starts with `siltstone.`; numbers are decimal, bytes and hashes lower-case hex:
 //! ```text
-//! format_version   1
+//! format_version   2
 //! table            ULID of the table
 //! sst              id of the SST
 //! level            0 flushed, 1.. compacted
@@ -11,6 +11,7 @@
 //! applied_seq      range deletes up to this seq hide none of the rows
 //! write_mode       upsert | append
 //! rows             rows in it
+//! keys             different keys in it; as many as rows when none has two versions
 //! tombstones       of these, with __op = 1
 //! rows_hash        16 digits: wrapping sum over the rows of XXH3-64 of the encoded key, seeded with the seq
 //! key_min, key_max encoded keys, both inclusive
@@ -19,12 +20,18 @@
 //! row_group_keys   the first key of each row group, joined by ','
 //! chunk_crcs       8 digits a column chunk: its CRC-32; row group by row group, leaf by leaf
 //! filter           offset ',' length ',' CRC-32 of the key filter; absent without one
+//! index            the same of the index
+//! page_index_crc   8 digits: CRC-32 of Parquet's page index, which is all from the end of the index to the
+//!                  footer
 //! footer_crc       8 digits: CRC-32 of the footer, from its first byte to the end of the object, with
 //!                  these digits as zeros
 //! ```
 //!
-//! `footer_crc` is verified on the raw bytes before the footer is parsed, so that it is found by its
-//! Thrift encoding: the key, a field header, the length 8, the digits.
+//! The last two are known only when the footer is written, and are filled in afterwards. `footer_crc` is
+//! verified on the raw bytes before the footer is parsed. So both are found by their Thrift encoding: the
+//! key, a field header, the length 8, the digits.
+//!
+//! Version 1 had no `keys`, `index` and `page_index_crc`; it was never released, and is refused.
 
 use std::{fmt::Write, ops::Range, str::FromStr};
 
@@ -35,17 +42,18 @@ use crate::{
     types::{Key, Seq, SstId, SstMeta, TableId, Window, WriteMode},
 };
 
-/// The version this siltstone writes, and the newest it reads.
-const FORMAT_VERSION: u32 = 1;
+/// The version this siltstone writes, and the only one it reads.
+const FORMAT_VERSION: u32 = 2;
 
 /// Bytes after the metadata: its length and the magic.
 pub(super) const TRAILER_BYTES: usize = 8;
 const MAGIC: &[u8; 4] = b"PAR1";
 
 const SEAL_KEY: &str = "siltstone.footer_crc";
+const PAGE_INDEX_KEY: &str = "siltstone.page_index_crc";
 /// Thrift compact: next field, a string, 8 bytes long.
-const SEAL_HEADER: [u8; 2] = [0x18, 8];
-const SEAL_EMPTY: &[u8; 8] = b"00000000";
+const CRC_HEADER: [u8; 2] = [0x18, 8];
+const CRC_EMPTY: &[u8; 8] = b"00000000";
 
 /// The key-values of an SST's footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,17 +64,30 @@ pub(super) struct Footer {
     pub(super) row_group_keys: Vec<Key>,
     /// One a column chunk: row group by row group, leaf by leaf.
     pub(super) chunk_crcs: Vec<u32>,
-    pub(super) filter: Option<FilterPlace>,
+    pub(super) filter: Option<Place>,
+    pub(super) index: Place,
+    /// Of what lies between the index and the footer.
+    pub(super) page_index_crc: u32,
+    /// Different keys in the SST.
+    pub(super) keys: u64,
 }
 
-/// Where in the object the key filter lies.
+/// Where in the object a block of bytes lies, and its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FilterPlace {
+pub(super) struct Place {
     pub(super) range: Range<u64>,
     pub(super) crc: u32,
 }
 
-impl FilterPlace {
+impl Place {
+    /// Of `block`, which begins at `start`.
+    pub(super) fn of(start: u64, block: &[u8]) -> Self {
+        Self {
+            range: start..start + block.len() as u64,
+            crc: crc32fast::hash(block),
+        }
+    }
+
     fn encode(&self) -> String {
         let Range { start, end } = self.range;
         format!("{start},{},{:08x}", end - start, self.crc)
@@ -83,7 +104,7 @@ impl FilterPlace {
 }
 
 impl Footer {
-    /// The key-values; the seal's is empty until [`seal`] fills it in.
+    /// The key-values; two are empty until [`fill_page_index_crc`] and [`seal`] fill them in.
     pub(super) fn encode(&self) -> Vec<KeyValue> {
         let meta = &self.meta;
         let mut pairs = Vec::new();
@@ -100,6 +121,7 @@ impl Footer {
         put("applied_seq", meta.applied_seq.to_string());
         put("write_mode", self.write_mode.to_string());
         put("rows", meta.rows.to_string());
+        put("keys", self.keys.to_string());
         put("tombstones", meta.tombstones.to_string());
         put("rows_hash", format!("{:016x}", meta.rows_hash));
         put("key_min", hex(&meta.key_min.0));
@@ -123,10 +145,10 @@ impl Footer {
         if let Some(filter) = &self.filter {
             put("filter", filter.encode());
         }
-        pairs.push(KeyValue::new(
-            SEAL_KEY.into(),
-            String::from_utf8_lossy(SEAL_EMPTY).into_owned(),
-        ));
+        put("index", self.index.encode());
+        let empty = || String::from_utf8_lossy(CRC_EMPTY).into_owned();
+        pairs.push(KeyValue::new(PAGE_INDEX_KEY.into(), empty()));
+        pairs.push(KeyValue::new(SEAL_KEY.into(), empty()));
         pairs
     }
 
@@ -171,22 +193,19 @@ impl Footer {
         let keys = pairs.require("row_group_keys")?.split(',');
         let row_group_keys = keys.map(|key| pairs.key("row_group_keys", key));
         let crcs = pairs.require("chunk_crcs")?.as_bytes().chunks(8);
-        let crc = |digits: &[u8]| {
-            let digits = str::from_utf8(digits).ok().filter(|text| text.len() == 8);
-            digits.and_then(|digits| u32::from_str_radix(digits, 16).ok())
-        };
+        let page_index_crc = parse_crc(pairs.require("page_index_crc")?.as_bytes());
         let filter = pairs.find("filter");
-        let filter = filter
-            .map(|text| FilterPlace::parse(text).ok_or_else(|| pairs.bad("filter")))
-            .transpose()?;
         Ok(Self {
-            filter,
+            filter: filter.map(|_| pairs.place("filter")).transpose()?,
+            index: pairs.place("index")?,
+            page_index_crc: page_index_crc.ok_or_else(|| pairs.bad("page_index_crc"))?,
+            keys: pairs.parse("keys")?,
             table: pairs.parse("table")?,
             write_mode,
             meta,
             row_group_keys: row_group_keys.collect::<Result<_>>()?,
             chunk_crcs: crcs
-                .map(|digits| crc(digits).ok_or_else(|| pairs.bad("chunk_crcs")))
+                .map(|digits| parse_crc(digits).ok_or_else(|| pairs.bad("chunk_crcs")))
                 .collect::<Result<_>>()?,
         })
     }
@@ -213,6 +232,10 @@ impl<'a> Pairs<'a> {
         unhex(text)
             .map(|bytes| Key(bytes.into()))
             .ok_or_else(|| self.bad(key))
+    }
+
+    fn place(&self, key: &str) -> Result<Place> {
+        Place::parse(self.require(key)?).ok_or_else(|| self.bad(key))
     }
 
     fn window(&self) -> Result<Window> {
@@ -271,16 +294,33 @@ pub(super) fn footer_bytes(trailer: &[u8]) -> Result<usize> {
     Ok(length as usize + TRAILER_BYTES)
 }
 
-/// Writes the checksum into `tail`, which ends with a finished footer.
+/// Writes the checksum of the page index into the footer: `tail` is the two, and ends the object.
+pub(super) fn fill_page_index_crc(tail: &mut [u8]) -> Result<()> {
+    let (page_index, footer) = split_footer(tail)?;
+    let crc = crc32fast::hash(page_index);
+    fill(footer, PAGE_INDEX_KEY, crc)
+}
+
+/// Writes the checksum of the footer into `tail`, which ends with it. Nothing may change afterwards.
 pub(super) fn seal(tail: &mut [u8]) -> Result<()> {
+    let (_, footer) = split_footer(tail)?;
+    let crc = crc32fast::hash(footer);
+    fill(footer, SEAL_KEY, crc)
+}
+
+fn split_footer(tail: &mut [u8]) -> Result<(&mut [u8], &mut [u8])> {
     let start = footer_bytes(tail)
         .ok()
         .and_then(|bytes| tail.len().checked_sub(bytes))
         .ok_or_else(|| Error::internal("the parquet writer left no footer"))?;
-    let footer = &mut tail[start..];
-    let at = find_seal(footer).ok_or_else(|| Error::internal("the footer has no seal to fill"))?;
-    let crc = format!("{:08x}", crc32fast::hash(footer));
-    footer[at..at + crc.len()].copy_from_slice(crc.as_bytes());
+    Ok(tail.split_at_mut(start))
+}
+
+fn fill(footer: &mut [u8], key: &str, crc: u32) -> Result<()> {
+    let at = find_crc(footer, key)
+        .ok_or_else(|| Error::internal(format!("the footer has no {key} to fill in")))?;
+    let digits = format!("{crc:08x}");
+    footer[at..at + digits.len()].copy_from_slice(digits.as_bytes());
     Ok(())
 }
 
@@ -289,14 +329,14 @@ pub(super) fn seal(tail: &mut [u8]) -> Result<()> {
 /// # Errors
 /// `Corrupt` when there is none, or it does not match.
 pub(super) fn check_seal(footer: &[u8]) -> Result<()> {
-    let at = find_seal(footer).ok_or_else(|| {
+    let at = find_crc(footer, SEAL_KEY).ok_or_else(|| {
         Error::corrupt("its footer has no checksum: it is not an sst of siltstone")
     })?;
     let (before, rest) = footer.split_at(at);
-    let (digits, after) = rest.split_at(SEAL_EMPTY.len());
+    let (digits, after) = rest.split_at(CRC_EMPTY.len());
     let mut crc = crc32fast::Hasher::new();
     crc.update(before);
-    crc.update(SEAL_EMPTY);
+    crc.update(CRC_EMPTY);
     crc.update(after);
     if format!("{:08x}", crc.finalize()).as_bytes() != digits {
         return Err(Error::corrupt("checksum of its footer does not match"));
@@ -304,11 +344,16 @@ pub(super) fn check_seal(footer: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Position of the digits, unless there is no such place or more than one.
-fn find_seal(footer: &[u8]) -> Option<usize> {
-    let mark = [SEAL_KEY.as_bytes(), &SEAL_HEADER].concat();
+/// Position of the digits of the checksum called `key`, unless there is no such place or more than one.
+fn find_crc(footer: &[u8], key: &str) -> Option<usize> {
+    let mark = [key.as_bytes(), &CRC_HEADER].concat();
     let mut places = footer.windows(mark.len()).enumerate();
     let mut next = || places.find(|(_, bytes)| *bytes == mark);
     let at = next()?.0 + mark.len();
-    (next().is_none() && at + SEAL_EMPTY.len() <= footer.len()).then_some(at)
+    (next().is_none() && at + CRC_EMPTY.len() <= footer.len()).then_some(at)
+}
+
+fn parse_crc(digits: &[u8]) -> Option<u32> {
+    let digits = str::from_utf8(digits).ok().filter(|text| text.len() == 8);
+    u32::from_str_radix(digits?, 16).ok()
 }

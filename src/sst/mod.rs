@@ -8,7 +8,8 @@
 //! row group 0     one column chunk after the other, each with its CRC-32 in the footer
 //! row group 1     …
 //! key filter      drawn in `filter`
-//! page index      column index, offset index
+//! index           where keys are, checksums of pages: drawn in `index`
+//! page index      Parquet's: column index, offset index
 //! footer          Parquet metadata; its key-values are drawn in `footer`
 //! length, "PAR1"
 //! ```
@@ -17,8 +18,8 @@
 //! of about equal size. [`SstReader`] opens one, and gives [`SstSource`]s: iterators for a merge.
 //!
 //! # Damage
-//! The footer and every column chunk are covered by checksums that are verified before anything is
-//! parsed. Should the Parquet decoder panic all the same, the panic is caught and becomes `Corrupt`,
+//! The footer, both indexes, the filter, every column chunk and every page are covered by checksums that are
+//! verified before anything is parsed. Should the Parquet decoder panic all the same, the panic is caught and becomes `Corrupt`,
 //! naming the object.
 
 mod bounds;
@@ -26,6 +27,7 @@ mod chunks;
 mod encoding;
 mod filter;
 mod footer;
+mod index;
 pub mod inspect;
 mod reader;
 mod run;

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use super::{
     chunks::guarded,
     filter::KeyFilter,
-    footer::{self, FilterPlace, Footer, TRAILER_BYTES},
+    footer::{self, Footer, Place, TRAILER_BYTES},
     schema::{ColumnPlan, projected},
     source::{ReadRequest, SstSource},
 };
@@ -67,7 +67,7 @@ pub(super) struct SstFile {
     row_group_keys: Vec<Key>,
     chunk_crcs: Vec<u32>,
     chunks: Vec<Range<u64>>,
-    filter: Option<FilterPlace>,
+    filter: Option<Place>,
     pub(super) stats: Arc<ReadStats>,
 }
 
@@ -421,9 +421,14 @@ fn check_row_groups(
         )));
     }
     let end = own.meta.bytes.saturating_sub(footer_bytes);
+    if own.keys == 0 || own.keys > own.meta.rows {
+        let (keys, rows) = (own.keys, own.meta.rows);
+        return Err(Error::corrupt(format!("{keys} keys in {rows} rows")));
+    }
     let mut parts = chunks
         .iter()
-        .chain(own.filter.iter().map(|filter| &filter.range));
+        .chain(own.filter.iter().map(|filter| &filter.range))
+        .chain([&own.index.range]);
     if let Some(outside) = parts.find(|part| part.end > end) {
         return Err(Error::corrupt(format!(
             "a part of it lies at {outside:?}, its footer begins at {end}"

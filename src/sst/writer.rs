@@ -4,10 +4,14 @@
 //!    wrong ends here, always; it never becomes a file.
 //! 2. Encode them, some columns side by side, into the current row group, which ends at
 //!    [`SstOptions::row_group_rows`] or [`SstOptions::row_group_bytes`].
-//! 3. A finished row group goes to the sink in one piece, after the CRC-32 of each column chunk is taken.
-//! 4. At the end: the filter over whole keys, page index and footer, with bounds, counts, hash and checksums.
+//!    What is encoded is cut at multiples of [`SstOptions::page_rows`], where a page of each column ends.
+//! 3. A finished row group goes to the sink in one piece, after the CRC-32 of each column chunk and of each
+//!    page is taken.
+//! 4. At the end: the filter over whole keys, the index, page index and footer, with bounds, counts, hash
+//!    and checksums.
 //!
-//! Memory: the encoded column chunks of one row group, and eight bytes a key for the filter.
+//! Memory: the encoded column chunks of one row group, eight bytes a key for the filter, a key a page and four
+//! bytes a page of each column for the index.
 
 use std::{mem, ops::Range};
 
@@ -29,9 +33,10 @@ use parquet::{
 
 use super::{
     bounds::Bounds,
-    encoding::{self, encoding_error, side_by_side},
+    encoding::{self, encoding_error, may_hold_nan, side_by_side},
     filter,
-    footer::{self, FilterPlace, Footer},
+    footer::{self, Footer, Place},
+    index::{ChunkIndex, GroupIndex, Index},
 };
 use crate::{
     error::{Error, Result},
@@ -47,7 +52,7 @@ pub struct SstOptions {
     pub row_group_rows: usize,
     /// Encoded bytes at which a row group ends, about. Default: 32 MiB.
     pub row_group_bytes: usize,
-    /// Rows in a page, about. Default: 8,192.
+    /// Rows in a page; fewer where a page of a wide column is full before. Default: 8,192.
     pub page_rows: usize,
     /// Bits a key in the filter over whole keys; 0 for no filter. Default: 10, by which one in a hundred
     /// look-ups of an absent key reads in vain.
@@ -114,6 +119,7 @@ pub struct SstWriter<S> {
     bounds: Bounds,
     row_group_keys: Vec<Key>,
     chunk_crcs: Vec<u32>,
+    index: Vec<GroupIndex>,
     bytes: u64,
 }
 
@@ -121,6 +127,10 @@ pub struct SstWriter<S> {
 struct Group {
     columns: Vec<ArrowColumnWriter>,
     rows: usize,
+    /// Keys of the rows that begin a block.
+    marks: Vec<Key>,
+    /// Leaf by leaf, whether it may hold NaN.
+    nan: Vec<bool>,
 }
 
 impl<S: SstSink> SstWriter<S> {
@@ -147,6 +157,7 @@ impl<S: SstSink> SstWriter<S> {
             ),
             row_group_keys: Vec::new(),
             chunk_crcs: Vec::new(),
+            index: Vec::new(),
             bytes: 0,
         })
     }
@@ -176,12 +187,14 @@ impl<S: SstSink> SstWriter<S> {
     pub fn finish(mut self) -> Result<(SstMeta, S)> {
         self.end_group()?;
         let filter = self.write_filter()?;
-        let footer = self.footer(filter)?;
+        let index = self.write_index()?;
+        let footer = self.footer(filter, index)?;
         for pair in footer.encode() {
             self.parquet.append_key_value_metadata(pair);
         }
         self.parquet.finish().map_err(encoding_error)?;
         let mut tail = self.take_buffer()?;
+        footer::fill_page_index_crc(&mut tail)?;
         footer::seal(&mut tail)?;
         self.forward(tail)?;
         let meta = SstMeta {
@@ -222,40 +235,50 @@ impl<S: SstSink> SstWriter<S> {
             return Ok(());
         }
         self.check(batch, keys, rows.clone())?;
+        let page_rows = self.spec.options.page_rows.max(1);
         let mut start = rows.start;
         while start < rows.end {
-            let filled = self.group.as_ref().map_or(0, |group| group.rows);
-            let room = self.spec.options.row_group_rows.max(1) - filled;
-            let count = room.min(rows.end - start);
-            if filled == 0 {
-                self.row_group_keys.push(Key::from(keys.row(start).data()));
+            let key = || Key::from(keys.row(start).data());
+            let group = match &mut self.group {
+                Some(group) => group,
+                none => {
+                    let columns = self
+                        .columns
+                        .create_column_writers(self.row_group_keys.len());
+                    self.row_group_keys.push(key());
+                    none.insert(Group::new(columns.map_err(encoding_error)?))
+                }
+            };
+            let filled_page = group.rows % page_rows;
+            if filled_page == 0 {
+                group.marks.push(key());
             }
+            let room = self.spec.options.row_group_rows.max(1) - group.rows;
+            let count = room.min(page_rows - filled_page).min(rows.end - start);
             self.encode(&batch.slice(start, count))?;
             start += count;
         }
         Ok(())
     }
 
+    /// Encodes `batch` into the row group, which has begun.
     fn encode(&mut self, batch: &RecordBatch) -> Result<()> {
-        let index = self.row_group_keys.len() - 1;
-        let group = match &mut self.group {
-            Some(group) => group,
-            none => none.insert(Group {
-                columns: self
-                    .columns
-                    .create_column_writers(index)
-                    .map_err(encoding_error)?,
-                rows: 0,
-            }),
+        let Some(group) = &mut self.group else {
+            return Err(writer_error("there is no row group"));
         };
         let options = &self.spec.options;
         let fields = self.spec.schema.stored().fields();
         let mut leaves = Vec::with_capacity(group.columns.len());
+        let mut nan = Vec::with_capacity(group.columns.len());
         for (field, column) in fields.iter().zip(batch.columns()) {
             leaves.extend(compute_leaves(field, column).map_err(encoding_error)?);
+            nan.resize(leaves.len(), may_hold_nan(column));
         }
         if leaves.len() != group.columns.len() {
             return Err(writer_error("the leaves do not match their writers"));
+        }
+        for (had, has) in group.nan.iter_mut().zip(nan) {
+            *had |= has;
         }
         let work = group.columns.iter_mut().zip(leaves).collect();
         let encode =
@@ -276,21 +299,35 @@ impl<S: SstSink> SstWriter<S> {
         let mut row_group = self.parquet.next_row_group().map_err(encoding_error)?;
         let threads = self.spec.options.encode_threads;
         let chunks = side_by_side(threads, group.columns, ArrowColumnWriter::close);
+        let mut page_sizes = Vec::new();
         for chunk in chunks.map_err(encoding_error)? {
+            let pages = chunk.close().offset_index.as_ref();
+            let pages = pages.ok_or_else(|| writer_error("a column has no offset index"))?;
+            let pages = pages.page_locations().iter();
+            let sizes = pages.map(|page| page.compressed_page_size as usize);
+            page_sizes.push(sizes.collect::<Vec<_>>());
             chunk
                 .append_to_row_group(&mut row_group)
                 .map_err(encoding_error)?;
         }
         let metadata = row_group.close().map_err(encoding_error)?;
         let piece = self.take_buffer()?;
-        for column in metadata.columns() {
+        let mut chunks = Vec::new();
+        for ((column, sizes), may_hold_nan) in
+            metadata.columns().iter().zip(page_sizes).zip(group.nan)
+        {
             let (start, bytes) = column.byte_range();
             let start = start.checked_sub(self.bytes).map(|start| start as usize);
             let chunk = start.and_then(|start| piece.get(start..start + bytes as usize));
             let chunk =
                 chunk.ok_or_else(|| writer_error("a column chunk is not in its row group"))?;
             self.chunk_crcs.push(crc32fast::hash(chunk));
+            chunks.push(page_checksums(chunk, &sizes, may_hold_nan)?);
         }
+        self.index.push(GroupIndex {
+            marks: group.marks,
+            chunks,
+        });
         self.forward(piece)
     }
 
@@ -306,24 +343,35 @@ impl<S: SstSink> SstWriter<S> {
         self.sink.append(piece.into())
     }
 
-    fn write_filter(&mut self) -> Result<Option<FilterPlace>> {
+    fn write_filter(&mut self) -> Result<Option<Place>> {
         let Some(hashes) = self.bounds.take_key_hashes() else {
             return Ok(None);
         };
         let filter = filter::build(&hashes, self.spec.options.filter_bits_per_key);
-        let place = FilterPlace {
-            range: self.bytes..self.bytes + filter.len() as u64,
-            crc: crc32fast::hash(&filter),
-        };
-        self.parquet
-            .write_all(&filter)
-            .map_err(|error| writer_error("writing the filter").with_source(error))?;
-        let piece = self.take_buffer()?;
-        self.forward(piece)?;
-        Ok(Some(place))
+        self.write_block(&filter).map(Some)
     }
 
-    fn footer(&mut self, filter: Option<FilterPlace>) -> Result<Footer> {
+    fn write_index(&mut self) -> Result<Place> {
+        let page_rows = u32::try_from(self.spec.options.page_rows.max(1));
+        let index = Index {
+            page_rows: page_rows.map_err(|_| writer_error("too many rows in a page"))?,
+            groups: mem::take(&mut self.index),
+        };
+        self.write_block(&index.encode())
+    }
+
+    /// Adds bytes that are no part of Parquet's.
+    fn write_block(&mut self, block: &[u8]) -> Result<Place> {
+        let place = Place::of(self.bytes, block);
+        self.parquet
+            .write_all(block)
+            .map_err(|error| writer_error("writing a block").with_source(error))?;
+        let piece = self.take_buffer()?;
+        self.forward(piece)?;
+        Ok(place)
+    }
+
+    fn footer(&mut self, filter: Option<Place>, index: Place) -> Result<Footer> {
         if self.bounds.is_empty() {
             return Err(self.wrong("it has no rows".into()));
         }
@@ -350,6 +398,9 @@ impl<S: SstSink> SstWriter<S> {
             row_group_keys: mem::take(&mut self.row_group_keys),
             chunk_crcs: mem::take(&mut self.chunk_crcs),
             filter,
+            index,
+            page_index_crc: 0,
+            keys: bounds.keys,
         })
     }
 
@@ -389,6 +440,36 @@ impl<S: SstSink> SstWriter<S> {
     fn wrong(&self, what: String) -> Error {
         Error::internal(format!("sst {} being written: {what}", self.id))
     }
+}
+
+impl Group {
+    fn new(columns: Vec<ArrowColumnWriter>) -> Self {
+        Self {
+            nan: vec![false; columns.len()],
+            columns,
+            rows: 0,
+            marks: Vec::new(),
+        }
+    }
+}
+
+/// Checksums of the parts of `chunk`: data pages of these sizes, and the dictionary before them.
+fn page_checksums(chunk: &[u8], sizes: &[usize], may_hold_nan: bool) -> Result<ChunkIndex> {
+    let pages: usize = sizes.iter().sum();
+    let dictionary = chunk.len().checked_sub(pages);
+    let dictionary =
+        dictionary.ok_or_else(|| writer_error("a column chunk has pages that it has not"))?;
+    let (dictionary, mut rest) = chunk.split_at(dictionary);
+    let page_crcs = sizes.iter().map(|&size| {
+        let (page, after) = rest.split_at(size);
+        rest = after;
+        crc32fast::hash(page)
+    });
+    Ok(ChunkIndex {
+        may_hold_nan,
+        page_crcs: page_crcs.collect(),
+        dictionary_crc: crc32fast::hash(dictionary),
+    })
 }
 
 pub(super) fn writer_error(what: &str) -> Error {

@@ -106,7 +106,7 @@ fn a_newer_format_is_refused_by_name() {
         .position(|bytes| bytes == mark)
         .unwrap()
         + mark.len();
-    object[at] = b'2';
+    object[at] = b'3';
     let seal = b"siltstone.footer_crc\x18\x08";
     let at = object
         .windows(seal.len())
@@ -119,9 +119,48 @@ fn a_newer_format_is_refused_by_name() {
     let (kind, message) = kind(bench.open(&meta));
     assert_eq!(kind, ErrorKind::Corrupt);
     assert!(
-        message.contains("format version 2; this siltstone reads version 1"),
+        message.contains("format version 3; this siltstone reads version 2"),
         "{message}"
     );
+}
+
+/// Version 1 was never released.
+#[test]
+fn an_older_format_is_refused_by_name() {
+    let (bench, meta, _) = small();
+    let object = include_bytes!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/integration_tests/testdata/golden/sst-v1.parquet"
+    ));
+    bench.put(&meta, object.to_vec());
+    let meta = Arc::new(SstMeta {
+        bytes: object.len() as u64,
+        ..meta.as_ref().clone()
+    });
+    let (kind, message) = kind(bench.open(&meta));
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(
+        message.contains("format version 1; this siltstone reads version 2"),
+        "{message}"
+    );
+}
+
+#[test]
+fn inspection_finds_every_flipped_byte() {
+    let (bench, meta, _) = small();
+    let object = bench.object(&meta);
+    let report = inspect::file(&object.clone().into(), true);
+    assert_eq!(report.faults, [""; 0]);
+    // Three row groups of six columns, one page each: they are smaller than a page may be.
+    assert_eq!((report.chunks_verified, report.pages_verified), (18, 18));
+    assert_eq!((report.rows_decoded, report.keys_decoded), (60, Some(60)));
+    // The magic in front says nothing.
+    for at in (4..object.len()).step_by(3) {
+        let mut damaged = object.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let report = inspect::file(&damaged.into(), true);
+        assert!(!report.faults.is_empty(), "byte {at}");
+    }
 }
 
 macro_rules! bad_files {

@@ -12,7 +12,10 @@ use arrow::{
 use parquet::{
     arrow::arrow_reader::ParquetRecordBatchReaderBuilder,
     basic::Encoding,
-    file::reader::{FileReader, SerializedFileReader},
+    file::{
+        metadata::{PageIndexPolicy, ParquetMetaDataReader},
+        reader::{FileReader, SerializedFileReader},
+    },
 };
 
 use super::*;
@@ -219,6 +222,33 @@ fn any_parquet_reader_reads_it() {
             .iter()
             .any(|pair| pair.key == "siltstone.rows" && pair.value.as_deref() == Some("3000"))
     );
+}
+
+/// Whatever the size of the batches, pages of all columns end at the same rows.
+#[test]
+fn pages_end_where_blocks_do() {
+    let bench = Bench::metrics(WriteMode::Upsert);
+    let batch = metrics(&bench.spec.schema, &grid(3, 1_050));
+    for rows in [1, 70, 100, 130, 4_000] {
+        let meta = bench.write(&batch, rows).unwrap().remove(0);
+        let policy = PageIndexPolicy::Required;
+        let mut reader = ParquetMetaDataReader::new().with_page_index_policy(policy);
+        let object = bytes::Bytes::from(bench.object(&meta));
+        reader.try_parse(&object).unwrap();
+        let metadata = reader.finish().unwrap();
+        let groups = metadata.offset_index().unwrap();
+        assert_eq!(groups.len(), 4);
+        for column in groups.iter().flatten() {
+            let pages = column.page_locations().iter();
+            let starts: Vec<i64> = pages.map(|page| page.first_row_index).collect();
+            let want = (0..10).map(|page| 100 * page);
+            assert!(
+                want.take(starts.len()).eq(starts.iter().copied()),
+                "{starts:?}"
+            );
+            assert!([2, 10].contains(&starts.len()), "{rows}: {starts:?}");
+        }
+    }
 }
 
 #[test]

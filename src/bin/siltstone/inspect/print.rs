@@ -198,8 +198,13 @@ pub(super) fn sst(report: &SstReport, verify: bool) {
     align_right(&mut table, [0, 1, 3, 4, 5, 6, 8, 9]);
     println!("{table}");
     if verify {
-        let (chunks, decoded) = (report.chunks_verified, rows(report.rows_decoded));
-        println!("verified the checksums of {chunks} column chunks; decoded {decoded}");
+        let (chunks, pages) = (report.chunks_verified, report.pages_verified);
+        let decoded = rows(report.rows_decoded);
+        let keys = report.keys_decoded.map(|keys| format!(" of {keys} keys"));
+        println!(
+            "verified the checksums of {chunks} column chunks and {pages} pages; decoded {decoded}{}",
+            keys.unwrap_or_default()
+        );
     }
     faults(&report.faults);
 }

@@ -3,13 +3,14 @@
 //!
 //! 1. The last eight bytes, the footer's checksum, the Parquet metadata, the key-values: each is reported
 //!    when it is wrong, and the next is tried with what there is.
-//! 2. With `verify`: the checksum of every column chunk and of the key filter, and every row is decoded.
+//! 2. With `verify`: every checksum, and every row is decoded and compared with what footer and index say.
+
+mod verify;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use parquet::{
-    arrow::arrow_reader::ParquetRecordBatchReaderBuilder,
     errors::ParquetError,
     file::metadata::{
         ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
@@ -45,8 +46,12 @@ pub struct SstReport {
     pub row_groups: Vec<RowGroupReport>,
     /// Column chunks whose checksum was verified.
     pub chunks_verified: u64,
+    /// Data pages whose checksum was verified.
+    pub pages_verified: u64,
     /// Rows that were decoded.
     pub rows_decoded: u64,
+    /// Different keys among these, of SSTs whose whole key Parquet can state the order of.
+    pub keys_decoded: Option<u64>,
     /// What is wrong, and where.
     pub faults: Vec<String>,
 }
@@ -109,10 +114,11 @@ pub fn file(bytes: &Bytes, verify: bool) -> SstReport {
             report.faults.push(format!("row groups: {error}"));
         }
         if verify {
-            if let Some(own) = &own {
-                verify_checksums(bytes, &metadata, own, &mut report);
-            }
-            decode_rows(bytes, &mut report);
+            let index = own.as_ref().and_then(|own| {
+                verify::checksums(bytes, &metadata, own, &mut report);
+                verify::index(bytes, &metadata, own, &mut report)
+            });
+            verify::rows(bytes, own.as_ref(), index.as_ref(), &mut report);
         }
     }
     report
@@ -240,75 +246,4 @@ fn pages(metadata: &ParquetMetaData, group: usize, column: usize) -> Vec<i32> {
         .iter()
         .map(|page| page.compressed_page_size)
         .collect()
-}
-
-fn verify_checksums(
-    bytes: &Bytes,
-    metadata: &ParquetMetaData,
-    own: &Footer,
-    report: &mut SstReport,
-) {
-    let chunks = metadata.row_groups().iter().enumerate();
-    let chunks =
-        chunks.flat_map(|(at, group)| group.columns().iter().map(move |chunk| (at, chunk)));
-    let chunks: Vec<_> = chunks.collect();
-    if chunks.len() != own.chunk_crcs.len() {
-        let (have, want) = (own.chunk_crcs.len(), chunks.len());
-        let what = format!("key-values: {have} checksums for {want} column chunks");
-        report.faults.push(what);
-    }
-    for ((group, chunk), crc) in chunks.into_iter().zip(&own.chunk_crcs) {
-        let place = format!("row group {group}, column {}", chunk.column_path());
-        let Ok((start, length)) = guarded(|| Ok::<_, ParquetError>(chunk.byte_range())) else {
-            report.faults.push(format!("{place}: it has no place"));
-            continue;
-        };
-        match part(bytes, start, length) {
-            None => report.faults.push(format!(
-                "{place}: its {length} bytes at {start} lie outside of the object"
-            )),
-            Some(part) if crc32fast::hash(part) != *crc => report.faults.push(format!(
-                "{place}: checksum of its {length} bytes at {start} does not match"
-            )),
-            Some(_) => report.chunks_verified += 1,
-        }
-    }
-    if let Some(filter) = &own.filter {
-        let (start, length) = (filter.range.start, filter.range.end - filter.range.start);
-        let crc = part(bytes, start, length).map(crc32fast::hash);
-        if crc != Some(filter.crc) {
-            let what =
-                format!("key filter: checksum of its {length} bytes at {start} does not match");
-            report.faults.push(what);
-        }
-    }
-}
-
-fn part(bytes: &Bytes, start: u64, length: u64) -> Option<&[u8]> {
-    let end = start.checked_add(length)?;
-    bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
-}
-
-/// Decodes every row group on its own, so that one that is damaged does not hide the others.
-fn decode_rows(bytes: &Bytes, report: &mut SstReport) {
-    for group in 0..report.row_groups.len() {
-        let mut rows = 0;
-        let decoded = guarded(|| {
-            let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())?;
-            for batch in builder.with_row_groups(vec![group]).build()? {
-                rows += batch?.num_rows() as u64;
-            }
-            Ok::<_, ParquetError>(())
-        });
-        report.rows_decoded += rows;
-        if let Err(error) = decoded {
-            let what = format!("row group {group}: after {rows} rows: {error}");
-            report.faults.push(what);
-        }
-    }
-    if report.faults.is_empty() && report.rows_decoded != report.rows {
-        let (have, want) = (report.rows_decoded, report.rows);
-        let what = format!("rows: the footer says {want}, but {have} were decoded");
-        report.faults.push(what);
-    }
 }
