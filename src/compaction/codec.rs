@@ -14,19 +14,19 @@ mod remote;
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{CompactionJob, TaskOutcome};
 use crate::{
-    error::{Error, Result},
-    proto::{self as pb, convert_required, level, required, stored_id},
+    error::Result,
+    proto::{self as pb, Seal, convert_required, level, required, stored_id},
     types::{NodeId, RowSum, SstMeta, Token},
 };
 
-const MAGIC: &[u8; 8] = b"SILTRES\0";
-const VERSION: u16 = 1;
-const HEADER_BYTES: usize = 16;
-const CRC_BYTES: usize = 4;
+const RESULT: Seal = Seal {
+    magic: b"SILTRES\0",
+    version: 1,
+};
 
 pub(super) fn encode_job(job: &CompactionJob) -> Bytes {
     pb::encode(&pb::CompactionJob {
@@ -79,45 +79,12 @@ pub(super) fn encode_outcome(outcome: &TaskOutcome) -> Bytes {
         expired: Some(outcome.expired.into()),
         range_deleted: Some(outcome.range_deleted.into()),
     });
-    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + body.len() + CRC_BYTES);
-    bytes.put_slice(MAGIC);
-    bytes.put_u16_le(VERSION);
-    bytes.put_u16_le(0);
-    bytes.put_u32_le(body.len() as u32);
-    bytes.put_slice(&body);
-    let crc = crc32fast::hash(&bytes);
-    bytes.put_u32_le(crc);
-    bytes.freeze()
+    RESULT.close(&body)
 }
 
 pub(super) fn decode_outcome(name: &str, bytes: &Bytes) -> Result<TaskOutcome> {
-    let corrupt = |what: String| Error::corrupt(format!("result {name}: {what}"));
-    let length = bytes.len();
-    if length < HEADER_BYTES + CRC_BYTES {
-        return Err(corrupt(format!("{length} bytes are too few for a result")));
-    }
-    if &bytes[..8] != MAGIC {
-        return Err(corrupt("does not begin with SILTRES".into()));
-    }
-    let version = u16::from_le_bytes(bytes[8..10].try_into().expect("2 bytes"));
-    if version != VERSION {
-        return Err(corrupt(format!(
-            "format version {version}; this siltstone reads version {VERSION}"
-        )));
-    }
-    let body_bytes = u32::from_le_bytes(bytes[12..16].try_into().expect("4 bytes")) as usize;
-    if length != HEADER_BYTES + body_bytes + CRC_BYTES {
-        return Err(corrupt(format!(
-            "{length} bytes, but its body has {body_bytes}"
-        )));
-    }
-    let (content, crc) = bytes.split_at(length - CRC_BYTES);
-    if crc32fast::hash(content) != u32::from_le_bytes(crc.try_into().expect("4 bytes")) {
-        return Err(corrupt("checksum does not match".into()));
-    }
     let what = format!("result {name}");
-    let outcome: pb::TaskOutcome =
-        pb::decode(bytes.slice(HEADER_BYTES..HEADER_BYTES + body_bytes), &what)?;
+    let outcome: pb::TaskOutcome = pb::decode(RESULT.open(&what, bytes)?, &what)?;
     parse_outcome(outcome).map_err(|error| error.context(what))
 }
 

@@ -43,16 +43,10 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
             tracing::warn!(%error, "tables that are not in the catalog were not deleted");
         }
     }
-    let interval = engine
-        .config
-        .gc
-        .grace
-        .duration()
-        .clamp(INTERVAL_MIN, INTERVAL_MAX);
     loop {
         tokio::select! {
             () = engine.cancel.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
+            () = tokio::time::sleep(engine.sweep_interval()) => {}
         }
         let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
         for table in tables {
@@ -74,7 +68,8 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
 }
 
 /// Deletes the objects of the dropped table `id`, once no read of `table`, its last handle if it was open,
-/// holds them. What the engine does not get round to, the next one finds.
+/// holds them; those that checkpoints hold when these have ended. What the engine does not get round to, the
+/// next one finds.
 pub(super) async fn delete_dropped(
     engine: Arc<EngineInner>,
     id: TableId,
@@ -82,18 +77,26 @@ pub(super) async fn delete_dropped(
 ) {
     let deleted = async {
         loop {
+            let mut pause = INTERVAL_MIN;
             let is_read = table.as_ref().is_some_and(|table| table.manifest.is_read());
             if !is_read {
-                match gc::delete_table(&engine.store, id).await {
-                    Ok(objects) => {
-                        return tracing::info!(table = %id, objects, "dropped table deleted");
+                match gc::delete_table(&engine.store, id, engine.env.unix_ms()).await {
+                    Ok(swept) => {
+                        let (objects, is_held) = (swept.deleted, swept.is_held);
+                        if objects > 0 {
+                            tracing::info!(table = %id, objects, is_held, "dropped table deleted");
+                        }
+                        if !is_held {
+                            return;
+                        }
+                        pause = engine.sweep_interval();
                     }
                     Err(error) => {
                         tracing::warn!(table = %id, %error, "dropped table was not deleted")
                     }
                 }
             }
-            tokio::time::sleep(INTERVAL_MIN).await;
+            tokio::time::sleep(pause).await;
         }
     };
     tokio::select! {
@@ -103,7 +106,7 @@ pub(super) async fn delete_dropped(
 }
 
 /// Deletes tables that were dropped, or never finished being created, by an engine before.
-async fn delete_unknown_tables(engine: &EngineInner) -> Result<()> {
+async fn delete_unknown_tables(engine: &Arc<EngineInner>) -> Result<()> {
     let unknown = {
         let mut catalog = engine.catalog.lock().await;
         let folders = engine.store.list_folders(layout::TABLES).await?;
@@ -115,10 +118,16 @@ async fn delete_unknown_tables(engine: &EngineInner) -> Result<()> {
         gc::unknown_tables(&folders, &known)
     };
     for table in unknown {
-        let objects = gc::delete_table(&engine.store, table).await?;
-        if objects > 0 {
-            tracing::info!(%table, objects, "table that is not in the catalog deleted");
-        }
+        let deleted = delete_dropped(engine.clone(), table, None);
+        engine.tracker.spawn(deleted);
     }
     Ok(())
+}
+
+impl EngineInner {
+    /// How often what is obsolete is looked through.
+    fn sweep_interval(&self) -> Duration {
+        let grace = self.config.gc.grace.duration();
+        grace.clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
 }

@@ -1,39 +1,25 @@
 //! Which objects may be deleted: pure functions over versions and listings.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 use crate::{
     manifest::Version,
     types::{SstId, TableId},
 };
 
-/// SSTs that left `current` at least `grace_ms` before `now_ms` (milliseconds since the Unix epoch), and
-/// that no version in `pinned`, which running reads hold, still has.
-pub fn obsolete(
-    current: &Version,
-    pinned: &[Arc<Version>],
-    grace_ms: u64,
-    now_ms: u64,
-) -> Vec<SstId> {
+/// SSTs that left the table at least `grace_ms` before `now_ms` (milliseconds since the Unix epoch), and are
+/// not deleted yet.
+pub fn obsolete(current: &Version, grace_ms: u64, now_ms: u64) -> Vec<SstId> {
     let is_over = |since_ms: u64| since_ms.saturating_add(grace_ms) <= now_ms;
-    let over: BTreeSet<SstId> = current
-        .obsolete
-        .iter()
-        .filter(|&(_, &since_ms)| is_over(since_ms))
-        .map(|(&sst, _)| sst)
-        .collect();
-    if over.is_empty() {
-        return Vec::new();
-    }
-    let read: HashSet<SstId> = pinned
-        .iter()
-        .flat_map(|version| version.ssts())
-        .map(|sst| sst.id)
-        .collect();
-    over.into_iter().filter(|sst| !read.contains(sst)).collect()
+    let obsolete = current.obsolete.iter();
+    let over = obsolete.filter(|&(_, &since_ms)| is_over(since_ms));
+    over.map(|(&sst, _)| sst).collect()
+}
+
+/// SSTs that running reads may read, which hold the versions `pinned`.
+pub fn read(pinned: &[Arc<Version>]) -> HashSet<SstId> {
+    let ssts = pinned.iter().flat_map(|version| version.ssts());
+    ssts.map(|sst| sst.id).collect()
 }
 
 /// Tables that have a folder but are not in the catalog: dropped, or never finished being created.
@@ -89,15 +75,16 @@ mod tests {
         };
         let without_a = Arc::new(full.apply(&leave(&a, 100)).unwrap());
         let empty = without_a.apply(&leave(&b, 200)).unwrap();
-        assert_eq!(obsolete(&empty, &[], 50, 149), []);
-        assert_eq!(obsolete(&empty, &[], 50, 150), [a.id]);
-        assert_eq!(obsolete(&empty, &[], 0, 250), [a.id, b.id]);
+        assert_eq!(obsolete(&empty, 50, 149), []);
+        assert_eq!(obsolete(&empty, 50, 150), [a.id]);
+        assert_eq!(obsolete(&empty, 0, 250), [a.id, b.id]);
+        assert_eq!(obsolete(&empty, u64::MAX, u64::MAX - 1), []);
+        assert_eq!(read(&[]), HashSet::new());
         assert_eq!(
-            obsolete(&empty, std::slice::from_ref(&without_a), 0, 250),
-            [a.id]
+            read(std::slice::from_ref(&without_a)),
+            HashSet::from([b.id])
         );
-        assert_eq!(obsolete(&empty, &[full, without_a], 0, 250), []);
-        assert_eq!(obsolete(&empty, &[], u64::MAX, u64::MAX - 1), []);
+        assert_eq!(read(&[full, without_a]), HashSet::from([a.id, b.id]));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use super::candidates;
 use crate::{
     error::Result,
-    manifest::{Edit, Manifest},
+    manifest::{Edit, Manifest, checkpoints},
     store::{Store, layout},
     types::TableId,
 };
 
-/// Deletes the table's obsolete SSTs whose grace is over and that no read holds. Returns how many.
-/// What could not be deleted stays obsolete, for the next sweep.
+/// Deletes the table's obsolete SSTs whose grace is over and that no read and no checkpoint holds. Returns
+/// how many. What could not be deleted stays obsolete, for the next sweep.
 ///
 /// # Errors
 /// The first error of the store, after what could be deleted was; as for [`Manifest::commit`].
@@ -19,8 +19,15 @@ pub async fn sweep_obsolete(
     grace_ms: u64,
     now_ms: u64,
 ) -> Result<usize> {
-    let candidates =
-        candidates::obsolete(&manifest.version(), &manifest.pinned(), grace_ms, now_ms);
+    // Candidates, then checkpoints, then reads: `manifest::checkpoints` says why.
+    let version = manifest.version();
+    let mut candidates = candidates::obsolete(&version, grace_ms, now_ms);
+    if candidates.is_empty() {
+        return Ok(0);
+    }
+    let held = checkpoints::held(store, manifest.table(), now_ms).await?;
+    let read = candidates::read(&manifest.pinned());
+    candidates.retain(|sst| !held.contains(*sst) && !read.contains(sst));
     let names = candidates
         .iter()
         .map(|&sst| layout::sst(manifest.table(), sst));
@@ -50,14 +57,33 @@ pub async fn sweep_obsolete(
     failure.map(|()| deleted.len())
 }
 
-/// Deletes every object of a table that is in no catalog. Returns how many.
+/// What became of the objects of a table that is in no catalog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedSweep {
+    /// Objects deleted.
+    pub deleted: usize,
+    /// There are checkpoints: they, and the SSTs that they hold, are still there.
+    pub is_held: bool,
+}
+
+/// Deletes the objects of a table that is in no catalog, and that no read of this process holds; but
+/// checkpoints and what they hold stay until they end.
 ///
 /// # Errors
 /// The first error of the store; call again.
-pub async fn delete_table(store: &Store, table: TableId) -> Result<usize> {
+pub async fn delete_table(store: &Store, table: TableId, now_ms: u64) -> Result<DroppedSweep> {
+    let held = checkpoints::held(store, table, now_ms).await?;
+    let is_held = |name: &str| {
+        !held.is_empty()
+            && (layout::parse_checkpoint(name).is_some()
+                || layout::parse_sst(name).is_some_and(|sst| held.contains(sst)))
+    };
     let objects = store.list(&layout::table(table)).await?;
-    let count = objects.len();
-    let names: Vec<String> = objects.into_iter().map(|object| object.name).collect();
+    let names = objects.into_iter().map(|object| object.name);
+    let names: Vec<String> = names.filter(|name| !is_held(name)).collect();
     let ended: Result<()> = store.delete_all(&names).await.into_iter().collect();
-    ended.map(|()| count)
+    ended.map(|()| DroppedSweep {
+        deleted: names.len(),
+        is_held: !held.is_empty(),
+    })
 }

@@ -1,6 +1,8 @@
-//! Bodies of manifest records, as protobuf (`manifest.proto`); `catalog` has those of the catalog.
+//! Bodies of manifest records, as protobuf (`manifest.proto`); `catalog` has those of the catalog, `checkpoint`
+//! the objects of checkpoints.
 
 mod catalog;
+mod checkpoint;
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ pub(super) use catalog::{
     CatalogClaim, CatalogEdit, CatalogState, decode_catalog, decode_catalog_claim,
     decode_catalog_edit, encode_catalog, encode_catalog_claim, encode_catalog_edit,
 };
+pub(super) use checkpoint::{decode_checkpoint, encode_checkpoint};
 
 pub(super) fn encode_edit(edit: &Edit) -> Bytes {
     pb::encode(&pb::ManifestEdit {
@@ -74,48 +77,55 @@ pub(super) fn decode_edit(body: Bytes) -> Result<Edit> {
 }
 
 pub(super) fn encode_version(version: &Version) -> Bytes {
-    pb::encode(&pb::ManifestSnapshot {
-        schema: Some((&version.schema).into()),
-        ssts: version.ssts().map(|sst| sst.as_ref().into()).collect(),
-        flushed_seq: version.flushed_seq.0,
-        jobs: version
-            .jobs
-            .values()
-            .map(|job| job.as_ref().into())
-            .collect(),
-        obsolete: version
-            .obsolete
-            .iter()
-            .map(|(sst, &since_ms)| pb::Obsolete {
-                sst: sst.to_string(),
-                since_ms,
-            })
-            .collect(),
-        range_deletes: version.range_deletes.iter().map(Into::into).collect(),
-    })
+    pb::encode(&pb::ManifestSnapshot::from(version))
 }
 
 pub(super) fn decode_version(body: Bytes) -> Result<Version> {
     let snapshot: pb::ManifestSnapshot = pb::decode(body, "manifest snapshot")?;
-    let schema = convert_required(snapshot.schema, "schema")?;
-    let edit = Edit {
-        added: ssts(snapshot.ssts)?,
-        flushed_seq: Some(Seq(snapshot.flushed_seq)),
-        jobs_started: snapshot
-            .jobs
-            .into_iter()
-            .map(JobRecord::try_from)
-            .collect::<Result<_>>()?,
-        range_deletes: snapshot.range_deletes.iter().map(Into::into).collect(),
-        ..Edit::default()
-    };
-    let mut version = Version::new(schema).apply(&edit)?;
-    for obsolete in snapshot.obsolete {
-        version
-            .obsolete
-            .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
+    snapshot.try_into()
+}
+
+impl From<&Version> for pb::ManifestSnapshot {
+    fn from(version: &Version) -> Self {
+        let jobs = version.jobs.values();
+        let obsolete = version.obsolete.iter();
+        Self {
+            schema: Some((&version.schema).into()),
+            ssts: version.ssts().map(|sst| sst.as_ref().into()).collect(),
+            flushed_seq: version.flushed_seq.0,
+            jobs: jobs.map(|job| job.as_ref().into()).collect(),
+            obsolete: obsolete
+                .map(|(sst, &since_ms)| pb::Obsolete {
+                    sst: sst.to_string(),
+                    since_ms,
+                })
+                .collect(),
+            range_deletes: version.range_deletes.iter().map(Into::into).collect(),
+        }
     }
-    Ok(version)
+}
+
+impl TryFrom<pb::ManifestSnapshot> for Version {
+    type Error = crate::error::Error;
+
+    fn try_from(snapshot: pb::ManifestSnapshot) -> Result<Self> {
+        let schema = convert_required(snapshot.schema, "schema")?;
+        let jobs = snapshot.jobs.into_iter();
+        let edit = Edit {
+            added: ssts(snapshot.ssts)?,
+            flushed_seq: Some(Seq(snapshot.flushed_seq)),
+            jobs_started: jobs.map(JobRecord::try_from).collect::<Result<_>>()?,
+            range_deletes: snapshot.range_deletes.iter().map(Into::into).collect(),
+            ..Edit::default()
+        };
+        let mut version = Self::new(schema).apply(&edit)?;
+        for obsolete in snapshot.obsolete {
+            version
+                .obsolete
+                .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
+        }
+        Ok(version)
+    }
 }
 
 impl From<&SstRef> for pb::SstRef {

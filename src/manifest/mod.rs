@@ -2,10 +2,13 @@
 //!
 //! A [`Version`] is the immutable answer at one moment; an [`Edit`] is a change to it; a [`Manifest`]
 //! is the one door through which edits become durable, a numbered log under an epoch. The [`Catalog`]
-//! is the same for the list of tables. [`invariants`] holds what every version must satisfy;
-//! [`inspect`] describes what is stored for people.
+//! is the same for the list of tables. [`checkpoints`] are versions that somebody holds: what they name is
+//! not deleted. [`invariants`] holds what every version must satisfy; [`inspect`] describes what is stored
+//! for people.
 
 mod catalog;
+mod checkpoint;
+pub mod checkpoints;
 mod codec;
 mod commit;
 mod edit;
@@ -19,6 +22,7 @@ mod tests;
 mod version;
 
 pub use catalog::{Catalog, WalIdentity};
+pub use checkpoint::{Checkpoint, Purpose};
 pub use commit::Manifest;
 pub use edit::{Edit, JobRecord, SstMove, SstRef};
 pub use pins::{Pin, Pins};

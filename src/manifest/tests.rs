@@ -1,6 +1,7 @@
 //! Versions, invariants, and the door for commits under rivals and lost answers.
 
 mod aging;
+mod checkpoints;
 
 use std::{sync::Arc, time::Duration};
 

@@ -101,6 +101,16 @@ impl Version {
         }
     }
 
+    /// What a read needs of it: without jobs, and without what is obsolete.
+    #[must_use]
+    pub fn for_reading(&self) -> Self {
+        Self {
+            jobs: BTreeMap::new(),
+            obsolete: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     /// All live SSTs.
     pub fn ssts(&self) -> impl Iterator<Item = &Arc<SstMeta>> {
         self.windows.values().flat_map(|window| window.ssts())

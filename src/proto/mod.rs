@@ -9,9 +9,11 @@ mod generated {
     tonic::include_proto!("siltstone.v1");
 }
 mod errors;
+mod sealed;
 mod types;
 
 pub(crate) use generated::*;
+pub(crate) use sealed::Seal;
 pub(crate) use types::{convert_required, level, stored_id};
 
 use bytes::Bytes;

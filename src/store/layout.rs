@@ -6,10 +6,11 @@
 //! tables/<table>/manifest/00000000000000000042.log
 //! tables/<table>/sst/<sst>.parquet
 //! tables/<table>/results/<job>/<task index>     the first valid result is the result
+//! tables/<table>/checkpoints/<id>-<expires>     when it ends, in ms since the Unix epoch; 0 for never
 //! meta/00000000000000000003.log                 the meta service's plan log
 //! ```
 
-use crate::types::{JobId, SstId, TableId, TaskId};
+use crate::types::{CheckpointId, JobId, SstId, TableId, TaskId};
 
 /// Folder of the catalog's log.
 pub const CATALOG: &str = "catalog";
@@ -61,6 +62,24 @@ pub fn result(table: TableId, task: TaskId) -> String {
     format!("tables/{table}/results/{}/{}", task.job, task.index)
 }
 
+/// Folder of a table's checkpoints.
+pub fn checkpoints(table: TableId) -> String {
+    format!("tables/{table}/checkpoints")
+}
+
+/// Name of a checkpoint that ends at `expires_ms`, in milliseconds since the Unix epoch, or never.
+pub fn checkpoint(table: TableId, id: CheckpointId, expires_ms: Option<u64>) -> String {
+    let expires_ms = expires_ms.unwrap_or(0);
+    format!("tables/{table}/checkpoints/{id}-{expires_ms}")
+}
+
+/// The checkpoint that an object's name names, and when it ends.
+pub fn parse_checkpoint(name: &str) -> Option<(CheckpointId, Option<u64>)> {
+    let (id, expires_ms) = name.rsplit('/').next()?.split_once('-')?;
+    let expires_ms: u64 = expires_ms.parse().ok()?;
+    Some((id.parse().ok()?, (expires_ms > 0).then_some(expires_ms)))
+}
+
 /// Folder of the object WAL of the engine called `engine`.
 pub fn wal(engine: &str) -> String {
     format!("{WAL}/{engine}")
@@ -103,5 +122,16 @@ mod tests {
         let inside = "wal/siltstone/local/00000000000000000007.wal";
         assert_eq!(parse_log_record(&wal("siltstone"), inside), None);
         assert_eq!(parse_sst("tables/x/sst/junk.parquet"), None);
+        let id = CheckpointId::from_parts(5, 6);
+        for expires_ms in [None, Some(1), Some(u64::MAX)] {
+            let name = checkpoint(table, id, expires_ms);
+            assert_eq!(parse_checkpoint(&name), Some((id, expires_ms)));
+        }
+        for name in ["x", "x-1", &id.to_string(), &format!("{id}-soon")] {
+            assert_eq!(
+                parse_checkpoint(&format!("tables/x/checkpoints/{name}")),
+                None
+            );
+        }
     }
 }

@@ -60,6 +60,8 @@ ulid_id! {
     TableId, "table id";
     /// Names a compaction job: a plan that was recorded in a manifest.
     JobId, "job id";
+    /// Names a checkpoint; of one table's, later ones have greater ids.
+    CheckpointId, "checkpoint id";
 }
 
 macro_rules! number_id {

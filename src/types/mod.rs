@@ -19,7 +19,7 @@ mod time_range;
 pub use alter::Alteration;
 pub use columns::{ColumnMap, column_id};
 pub use filter::{ColumnBounds, Filter, KeyHints, Leaf, Node};
-pub use ids::{Epoch, JobId, NodeId, OwnerId, Seq, SstId, TableId, TaskId, Token};
+pub use ids::{CheckpointId, Epoch, JobId, NodeId, OwnerId, Seq, SstId, TableId, TaskId, Token};
 pub use key::{Key, KeyEncoder};
 pub use key_range::KeyRange;
 pub use options::{MergeOperator, PlannerKind, TableOptions, Windowing, WriteMode};
