@@ -11,7 +11,7 @@ use arrow::{
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use siltstone::{
-    sst::{ReadRequest, SstOptions, SstReader, SstSpec, SstWriter},
+    sst::{ReadRequest, SstAccess, SstOptions, SstReader, SstSpec, SstWriter},
     store::{Store, layout},
     types::{Seq, SstId, SstMeta, TableId, TableOptions, TableSchema, Window},
 };
@@ -108,7 +108,13 @@ fn sst(criterion: &mut Criterion) {
     let reader = runtime.block_on(async {
         let name = layout::sst(spec.table, meta.id);
         store.put(&name, object.into()).await?;
-        SstReader::open(&store, &spec.schema, spec.table, Arc::new(meta)).await
+        SstReader::open(
+            &SstAccess::by_chunks(&store),
+            &spec.schema,
+            spec.table,
+            Arc::new(meta),
+        )
+        .await
     });
     let reader = reader.expect("it was just written");
     group.bench_function("scan", |bencher| {

@@ -43,6 +43,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("object_store::",  &["store"]),
     // The demo reads its source, a Parquet file, and writes none.
     ("parquet::",       &["sst", "bin/siltstone/flights"]),
+    ("foyer::",         &["sst/cache"]),
     ("tonic::",         &["rpc", "proto"]),
     ("prost::",         &["rpc", "proto"]),
     ("SystemTime::now", &["clock"]),

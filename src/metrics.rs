@@ -50,6 +50,12 @@ metrics! {
     GETS, Counter, Count, "siltstone_gets_total", "Gets begun";
     ROWS_READ, Counter, Count, "siltstone_rows_read_total", "Rows that scans and gets returned";
     BYTES_READ, Counter, Bytes, "siltstone_bytes_read_total", "Bytes in memory of the rows that scans and gets returned";
+    ROW_GROUPS, Counter, Count, "siltstone_row_groups_total", "Row groups of SSTs that reads looked into, or skipped, by outcome";
+    PAGES, Counter, Count, "siltstone_pages_total", "Pages of SSTs that reads decoded, or skipped, by outcome";
+    CACHE_BYTES, Gauge, Bytes, "siltstone_cache_bytes", "Bytes in memory that are kept of SSTs, by kind";
+    CACHE_READS, Counter, Count, "siltstone_cache_reads_total", "Opened SSTs and pages that were asked for, by kind and outcome";
+    CACHE_EVICTIONS, Counter, Count, "siltstone_cache_evictions_total", "Pages that left the memory for others";
+    CACHE_WARMED, Counter, Count, "siltstone_cache_warmed_total", "Pages that were loaded because a compaction had replaced others that were kept";
     FLUSHES, Counter, Count, "siltstone_flushes_total", "Memtables that were flushed";
     FLUSH_FAILURES, Counter, Count, "siltstone_flush_failures_total", "Attempts at a flush that failed, and were made again";
     BYTES_FLUSHED, Counter, Bytes, "siltstone_flushed_bytes_total", "Bytes of the SSTs that flushes wrote";

@@ -5,6 +5,7 @@ mod support;
 
 mod alter;
 mod bad_input;
+mod caches;
 mod conformance;
 mod documentation;
 mod durability;
@@ -20,6 +21,7 @@ mod pressure;
 mod range_deletes;
 mod roundtrip;
 mod s3_server;
+mod scans;
 mod semantics;
 mod snapshots;
 mod stats;

@@ -24,7 +24,7 @@ use crate::{
     clock::Env,
     error::{Error, Result},
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
-    sst::{ReadRequest, RunHooks, SstOptions, SstReader, SstSource, SstSpec, write_run},
+    sst::{ReadRequest, RunHooks, SstAccess, SstOptions, SstReader, SstSource, SstSpec, write_run},
     store::{Store, layout},
     types::{NodeId, SstId, SstMeta, TaskId, Token},
 };
@@ -99,6 +99,7 @@ pub async fn execute(
             ..attempt
         },
         store: store.clone(),
+        access: SstAccess::by_chunks(store),
         written: Mutex::default(),
     });
     let opened = tokio::select! {
@@ -147,6 +148,7 @@ struct Run {
     task: TaskId,
     attempt: Attempt,
     store: Store,
+    access: SstAccess,
     /// The SSTs it has finished so far.
     written: Mutex<Vec<SstMeta>>,
 }
@@ -158,7 +160,7 @@ impl Run {
             return Ok(Opened::Done(Box::new(outcome)));
         }
         let inputs = stream::iter(job.inputs_of(index).cloned())
-            .map(|sst| SstReader::open(&self.store, &job.schema, job.table, sst))
+            .map(|sst| SstReader::open(&self.access, &job.schema, job.table, sst))
             .buffered(OPENS_MAX);
         Ok(Opened::Inputs(inputs.try_collect().await?))
     }
@@ -202,7 +204,7 @@ impl Run {
             combined: stats.combined,
             expired: stats.expired,
             range_deleted: stats.range_deleted,
-            bytes_read: inputs.iter().map(|sst| sst.stats().bytes()).sum(),
+            bytes_read: self.access.stats().bytes(),
             elapsed_ms: 0,
         })
     }

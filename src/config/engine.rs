@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Bytes, CompactionConfig, Faults, Millis, StoreConfig, load};
+use super::{Bytes, CacheConfig, CompactionConfig, Faults, Millis, StoreConfig, load};
 use crate::error::Result;
 
 /// Configuration of an engine.
@@ -25,6 +25,9 @@ pub struct EngineConfig {
     /// Memtables.
     #[serde(default)]
     pub memory: MemoryConfig,
+    /// What is kept of SSTs that are read.
+    #[serde(default)]
+    pub cache: CacheConfig,
     /// Compaction: when, and by whom.
     #[serde(default)]
     pub compaction: CompactionConfig,
@@ -135,6 +138,7 @@ impl EngineConfig {
             name: default_name(),
             wal: WalConfig::default(),
             memory: MemoryConfig::default(),
+            cache: CacheConfig::default(),
             compaction: CompactionConfig::default(),
             gc: GcConfig::default(),
             store: StoreConfig::default(),
@@ -208,6 +212,7 @@ impl EngineConfig {
             let (table, all) = (memory.memtable_bytes, memory.write_bytes_max);
             format!("memory.memtable_bytes {table} is above memory.write_bytes_max {all}: writes would wait for ever")
         });
+        self.cache.check(&mut faults);
         self.compaction.check(&mut faults);
         self.store.check(&mut faults);
         let (job, trigger) = (

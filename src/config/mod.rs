@@ -1,6 +1,7 @@
 //! Configuration: TOML, overlaid by `SILTSTONE_…` environment variables. Unknown keys are refused, and
 //! `validate` reports every fault at once. `docs` of each field are the reference that the README links.
 
+mod cache;
 mod compaction;
 mod engine;
 mod load;
@@ -9,6 +10,7 @@ mod node;
 mod store;
 mod units;
 
+pub use cache::CacheConfig;
 pub use compaction::{
     CompactionConfig, CompactionMode, Fallback, LocalConfig, PlanningConfig, RemoteConfig,
 };

@@ -11,7 +11,6 @@ mod collect;
 mod durability;
 mod expire;
 mod flush;
-mod get;
 mod memory;
 mod open;
 mod publish;
@@ -23,6 +22,7 @@ mod stats;
 mod table;
 mod tables;
 mod view;
+mod warm;
 mod write;
 
 use std::{
@@ -40,11 +40,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use budget::Budget;
 pub use durability::{Durability, WriteOptions};
 pub use open::EngineBuilder;
-pub use scan::{ScanRequest, ScanStream};
+pub use scan::{ScanRequest, ScanStats, ScanStream};
 pub use snapshot::Snapshot;
 pub use stats::{EngineStats, TableStats};
 pub use table::Table;
 use table::{TableInner, lock};
+use view::ReadSource;
 
 pub use crate::compaction::{CompactionReport, CompactionStats, NodeStats, planner::CompactRange};
 use crate::{
@@ -75,6 +76,8 @@ impl std::fmt::Debug for Engine {
 struct EngineInner {
     config: EngineConfig,
     store: Store,
+    /// Where tables are read.
+    source: ReadSource,
     env: Env,
     /// One change to the list of tables at a time.
     catalog: tokio::sync::Mutex<Catalog>,
@@ -192,6 +195,7 @@ impl Engine {
             damaged: damaged.iter().map(reason).collect(),
             compaction: self.inner.scheduler.snapshot(),
             store: self.inner.store.stats(),
+            cache: self.inner.source.cache.stats(),
             memtable_bytes: self.inner.budget.memtables(),
             write_bytes_reserved: self.inner.budget.reserved(),
             wal_segments: wal.segments,
@@ -257,6 +261,7 @@ impl Engine {
         inner.scheduler.stop().await;
         inner.tracker.close();
         inner.tracker.wait().await;
+        inner.source.cache.close().await;
         result = result.and(inner.check_secured());
         if let Some(wal) = &inner.wal {
             match wal.close().await {

@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Damaged, Engine, EngineInner, budget::Budget, collect, expire, recovery::WalSource,
-    table::TableInner, tables,
+    table::TableInner, tables, view::ReadSource,
 };
 use crate::{
     clock::Env,
@@ -20,6 +20,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     manifest::{Catalog, Manifest},
     metrics::Publisher,
+    sst::SstCache,
     store::{
         Store, layout,
         log::{Log, LogSettings},
@@ -144,11 +145,16 @@ impl EngineBuilder {
             mode != CompactionMode::Off,
             cancel.child_token(),
         );
+        let cache = SstCache::open(&self.config.cache).await?;
         let publisher = Publisher::new(&self.config.name);
         let budget = Budget::new(self.config.memory.write_bytes_max.0);
         let engine = Engine {
             inner: Arc::new(EngineInner {
                 config: self.config,
+                source: ReadSource {
+                    store: store.clone(),
+                    cache,
+                },
                 store,
                 env: self.env,
                 catalog: tokio::sync::Mutex::new(catalog),

@@ -13,6 +13,7 @@ pub(super) fn samples(stats: &EngineStats) -> Vec<Sample> {
     let mut samples = Samples(Vec::new());
     of_tables(stats, &mut samples);
     of_compaction(stats, &mut samples);
+    of_cache(stats, &mut samples);
     of_store(stats, &mut samples);
     samples.0
 }
@@ -109,6 +110,41 @@ fn of_compaction(stats: &EngineStats, samples: &mut Samples) {
         samples.put_by(metrics::ROWS_DROPPED, [("cause", cause)], *rows);
     }
     samples.put(metrics::SSTS_QUARANTINED, stats.ssts_quarantined);
+}
+
+fn of_cache(stats: &EngineStats, samples: &mut Samples) {
+    let cache = &stats.cache;
+    for (kind, bytes) in [
+        ("metadata", cache.metadata_bytes),
+        ("data", cache.data_bytes),
+    ] {
+        samples.put_by(metrics::CACHE_BYTES, [("kind", kind)], bytes);
+    }
+    for (kind, outcome, count) in [
+        ("metadata", "hit", cache.metadata_hits),
+        ("metadata", "miss", cache.metadata_misses),
+        ("data", "hit", cache.data_hits),
+        ("data", "disk_hit", cache.disk_hits),
+        ("data", "miss", cache.data_misses),
+    ] {
+        let labels = [("kind", kind), ("outcome", outcome)];
+        samples.put_by(metrics::CACHE_READS, labels, count);
+    }
+    samples.put(metrics::CACHE_EVICTIONS, cache.data_evictions);
+    samples.put(metrics::CACHE_WARMED, cache.pages_warmed);
+    let reads = stats.tables.values().map(|table| &table.reads);
+    let (mut groups, mut pages) = ([0; 2], [0; 2]);
+    for reads in reads {
+        groups = [
+            groups[0] + reads.row_groups_read,
+            groups[1] + reads.row_groups_skipped,
+        ];
+        pages = [pages[0] + reads.pages_read, pages[1] + reads.pages_skipped];
+    }
+    for (metric, [read, skipped]) in [(metrics::ROW_GROUPS, groups), (metrics::PAGES, pages)] {
+        samples.put_by(metric, [("outcome", "read")], read);
+        samples.put_by(metric, [("outcome", "skipped")], skipped);
+    }
 }
 
 fn of_store(stats: &EngineStats, samples: &mut Samples) {

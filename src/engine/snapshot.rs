@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 
-use super::{ScanRequest, ScanStream, get, scan, table::Table, view::ReadAt};
+use super::{ScanRequest, ScanStream, scan, table::Table, view::ReadAt};
 use crate::{error::Result, manifest::Pin, types::Seq};
 
 /// A table as it was at one moment. Cheap to clone. While one is held, compaction keeps what it sees: drop it when
@@ -54,7 +54,7 @@ impl Snapshot {
     /// # Errors
     /// As for [`Table::get`].
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
-        get::get(&self.table, keys, self.at()).await
+        scan::get(&self.table, keys, self.at()).await
     }
 
     fn at(&self) -> ReadAt {

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::ScanStats;
 use crate::{
     compaction::CompactionStats,
     manifest::Shape,
+    sst::CacheStats,
     store::StoreStats,
     types::{Seq, TableId},
 };
@@ -22,6 +24,8 @@ pub struct EngineStats {
     pub compaction: CompactionStats,
     /// Requests to the store since it was opened.
     pub store: StoreStats,
+    /// What is kept of SSTs that are read.
+    pub cache: CacheStats,
     /// Bytes of all memtables, active and frozen.
     pub memtable_bytes: u64,
     /// Bytes of the write budget that batches under way hold; zero when nothing is written.
@@ -116,6 +120,8 @@ pub struct TableStats {
     pub write_waits: BTreeMap<String, u64>,
     /// How long writes have waited in sum, by reason, in milliseconds.
     pub write_waited_ms: BTreeMap<String, u64>,
+    /// What the scans and gets that have ended touched, and left alone.
+    pub reads: ScanStats,
     /// Scans begun.
     pub scans: u64,
     /// Gets begun.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter,
     backpressure::Pace,
-    durability, flush, get,
+    durability, flush,
     memory::Memory,
     range_delete, scan,
     stats::amplification,
@@ -249,7 +249,7 @@ impl Table {
     /// # Errors
     /// `Invalid`, naming the column; `Corrupt` or `NotFound`, naming the object; `Unavailable`.
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
-        get::get(self, keys, ReadAt::Now).await
+        scan::get(self, keys, ReadAt::Now).await
     }
 
     /// Rows in key order, each key of an upsert table once, as they are at this moment.
@@ -322,6 +322,7 @@ impl Table {
                 .collect(),
             scans: load(&inner.reads.scans),
             gets: load(&inner.reads.gets),
+            reads: inner.reads.all_touched(),
             rows_read: load(&inner.reads.rows_read),
             bytes_read: load(&inner.reads.bytes_read),
             ..TableStats::default()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{
     EngineInner, collect, flush,
     table::{TableInner, lock},
+    warm,
 };
 use crate::{
     clock::Backoff,
@@ -93,6 +94,10 @@ pub(super) fn start(engine: &Arc<EngineInner>, table: Arc<TableInner>) -> Arc<Ta
     engine
         .tracker
         .spawn(flush::run(engine.clone(), table.clone()));
+    if engine.source.cache.keeps_pages() {
+        let warming = warm::run(engine.clone(), table.clone());
+        engine.tracker.spawn(warming);
+    }
     engine
         .scheduler
         .add_table(&table.name, table.manifest.clone());

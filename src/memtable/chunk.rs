@@ -91,7 +91,14 @@ impl Chunk {
         start..end.max(start)
     }
 
-    fn key(&self, row: usize) -> &[u8] {
+    /// Its first and its last key.
+    pub(super) fn span(&self) -> Option<(&[u8], &[u8])> {
+        let last = self.rows().checked_sub(1)?;
+        Some((self.key(0), self.key(last)))
+    }
+
+    /// The key of a row.
+    pub(super) fn key(&self, row: usize) -> &[u8] {
         self.keys.get(row)
     }
 }

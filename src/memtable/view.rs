@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{
-    array::RecordBatch,
-    compute::{max, min},
+    array::{RecordBatch, UInt64Array},
+    compute::{max, min, take_record_batch},
 };
 
 use super::chunk::{Chunk, gather, order_of};
 use crate::{
     error::{Error, Result},
-    types::{KeyRange, TableSchema, Window, WindowWidth},
+    types::{Key, KeyRange, TableSchema, Window, WindowWidth},
 };
 
 /// The rows of a memtable at one moment. Immutable, and cheap to clone but for the list of chunks.
@@ -36,6 +36,51 @@ impl MemtableView {
                 (!rows.is_empty()).then(|| chunk.batch().slice(rows.start, rows.len()))
             })
             .collect()
+    }
+
+    /// As [`Self::sources`], but the rows with one of the keys `points`, which ascend. Copies them.
+    pub fn sources_of(&self, points: &[Key]) -> Result<Vec<RecordBatch>> {
+        let mut sources = Vec::new();
+        for chunk in &self.chunks {
+            let rows = points.iter().flat_map(|point| {
+                let rows = chunk.rows_in(&KeyRange::closed(point, point));
+                rows.map(|row| row as u64)
+            });
+            let rows: UInt64Array = rows.collect::<Vec<_>>().into();
+            if !rows.is_empty() {
+                sources.push(take_record_batch(chunk.batch(), &rows)?);
+            }
+        }
+        Ok(sources)
+    }
+
+    /// Least and greatest key; `None` without rows.
+    pub fn span(&self) -> Option<(Key, Key)> {
+        let spans = self.chunks.iter().filter_map(|chunk| chunk.span());
+        let (min, max) =
+            spans.reduce(|(min, max), (first, last)| (min.min(first), max.max(last)))?;
+        Some((Key::from(min), Key::from(max)))
+    }
+
+    /// Keys inside `keys`, ascending, with about `rows` rows between them.
+    pub fn cuts(&self, keys: &KeyRange, rows: usize) -> Vec<Key> {
+        let largest = self
+            .chunks
+            .iter()
+            .max_by_key(|chunk| chunk.rows_in(keys).len());
+        let Some(largest) = largest else {
+            return Vec::new();
+        };
+        // The other chunks are taken to have their rows where the largest has.
+        let inside = largest.rows_in(keys);
+        let all: usize = self
+            .chunks
+            .iter()
+            .map(|chunk| chunk.rows_in(keys).len())
+            .sum();
+        let every = (rows.max(1) as u128 * inside.len() as u128).div_ceil(all.max(1) as u128);
+        let cuts = inside.clone().step_by((every as usize).max(1)).skip(1);
+        cuts.map(|row| Key::from(largest.key(row))).collect()
     }
 
     /// The schema that the rows were written under.

@@ -1,8 +1,6 @@
 //! The parts of an object that are in memory, as the Parquet decoder wants to see them; and the fence
 //! around that decoder.
 
-use std::ops::Range;
-
 use bytes::{Buf, Bytes, buf::Reader};
 use parquet::{
     errors::ParquetError,
@@ -12,6 +10,7 @@ use parquet::{
 use crate::error::{self, Error, Result};
 
 /// Byte ranges of an object. Reading outside of them is an error of the decoder.
+#[derive(Clone)]
 pub(super) struct SparseObject {
     /// Size of the object.
     bytes: u64,
@@ -20,10 +19,9 @@ pub(super) struct SparseObject {
 }
 
 impl SparseObject {
-    /// The parts at `ranges` of an object of `bytes` bytes.
-    pub(super) fn new(bytes: u64, ranges: &[Range<u64>], parts: Vec<Bytes>) -> Self {
-        let starts = ranges.iter().map(|range| range.start);
-        let mut parts: Vec<(u64, Bytes)> = starts.zip(parts).collect();
+    /// Parts of an object of `bytes` bytes, with where each begins.
+    pub(super) fn new(bytes: u64, parts: impl IntoIterator<Item = (u64, Bytes)>) -> Self {
+        let mut parts: Vec<(u64, Bytes)> = parts.into_iter().collect();
         parts.sort_unstable_by_key(|(start, _)| *start);
         Self { bytes, parts }
     }

@@ -23,25 +23,35 @@
 //! naming the object.
 
 mod bounds;
+mod cache;
 mod chunks;
+mod decode;
 mod encoding;
+mod fetch;
+mod file;
 mod filter;
 mod footer;
 mod index;
 pub mod inspect;
+mod pruning;
 mod reader;
+mod rows;
 mod run;
 mod schema;
+mod select;
 mod source;
+mod stats;
 mod storable;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use cache::{CacheStats, SstCache, warm};
 pub use filter::KeyFilter;
-pub use reader::{ReadStats, RowGroupBound, SstReader};
+pub use reader::{BlockBound, RowGroupBound, SstAccess, SstReader};
 pub use run::{RunHooks, SstUpload, write_run};
 pub use schema::projected;
 pub use source::{ReadRequest, SstSource};
+pub use stats::ReadStats;
 pub use storable::check_storable;
 pub use writer::{SstOptions, SstSink, SstSpec, SstWriter};

@@ -41,6 +41,31 @@ pub fn projected(schema: &TableSchema, projection: Option<&[String]>) -> Result<
     Ok(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
 }
 
+/// The columns that a source yields: those [`projected`], or with `exact` only those named, in the table's order.
+///
+/// # Errors
+/// As for [`projected`].
+pub(super) fn requested(
+    schema: &TableSchema,
+    projection: Option<&[String]>,
+    exact: bool,
+) -> Result<SchemaRef> {
+    let wanted = projected(schema, projection)?;
+    match projection {
+        Some(names) if exact => Ok(with_columns(schema, |name| {
+            names.iter().any(|other| other == name)
+        })),
+        _ => Ok(wanted),
+    }
+}
+
+/// The stored columns whose names are `wanted`.
+pub(super) fn with_columns(schema: &TableSchema, wanted: impl Fn(&str) -> bool) -> SchemaRef {
+    let stored = schema.stored().fields().iter();
+    let fields = stored.filter(|field| wanted(field.name())).cloned();
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
 /// What to decode of a file, and how to make the wanted columns of it.
 pub(super) struct ColumnPlan {
     /// From the decoded columns to the wanted ones.
@@ -69,11 +94,6 @@ impl ColumnPlan {
             mask,
             map: map.narrowed(),
         })
-    }
-
-    /// The wanted columns.
-    pub(super) fn schema(&self) -> &SchemaRef {
-        self.map.wanted()
     }
 
     /// The wanted columns of a decoded batch. Errors as for [`ColumnMap::apply`].

@@ -40,6 +40,20 @@ impl KeyRange {
             && self.end.as_ref().is_none_or(|end| min < end)
     }
 
+    /// The keys that lie in both.
+    #[must_use]
+    pub fn and(&self, other: &KeyRange) -> KeyRange {
+        let end = match (&self.end, &other.end) {
+            (Some(left), Some(right)) => Some(left.min(right)),
+            (left, right) => left.as_ref().or(right.as_ref()),
+        };
+        KeyRange {
+            // None, which is less than every key, is the very first.
+            start: self.start.as_ref().max(other.start.as_ref()).cloned(),
+            end: end.cloned(),
+        }
+    }
+
     /// Whether no key can lie inside.
     pub fn is_empty(&self) -> bool {
         matches!((&self.start, &self.end), (Some(start), Some(end)) if start >= end)
@@ -72,6 +86,16 @@ mod tests {
         assert!(range.overlaps(&key("a"), &key("b")) && !range.overlaps(&key("d"), &key("e")));
         assert!(KeyRange::closed(&key("b"), &key("b")).contains(b"b"));
         assert!(!KeyRange::closed(&key("b"), &key("b")).contains(b"b\0"));
+        let open = KeyRange {
+            start: None,
+            end: Some(key("c")),
+        };
+        let both = KeyRange {
+            start: Some(key("b")),
+            end: Some(key("c")),
+        };
+        assert_eq!((range.and(&open), open.and(&range)), (both.clone(), both));
+        assert_eq!(range.and(&KeyRange::ALL), range);
         assert!(
             KeyRange {
                 start: Some(key("d")),

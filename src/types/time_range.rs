@@ -42,6 +42,11 @@ impl TimeRange {
         }
     }
 
+    /// Whether no time lies inside.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end && !self.contains(i64::MAX)
+    }
+
     /// Whether `time` lies inside.
     pub fn contains(&self, time: i64) -> bool {
         self.overlaps(time, time)

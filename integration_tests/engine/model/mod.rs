@@ -3,6 +3,7 @@
 //!
 //! `PROPTEST_CASES` sets the number of cases, for long runs.
 
+mod condition;
 mod oracle;
 mod steps;
 
@@ -341,7 +342,10 @@ fn compare(
     mut wanted: Vec<(Id, Row)>,
     mut found: Vec<(Id, Row)>,
 ) -> Check {
-    let is_sorted = found.is_sorted_by_key(|(id, _)| *id);
+    let is_sorted = match read.descending {
+        true => found.iter().rev().is_sorted_by_key(|(id, _)| *id),
+        false => found.is_sorted_by_key(|(id, _)| *id),
+    };
     wanted.sort();
     found.sort();
     if is_sorted && wanted == found {
@@ -362,6 +366,12 @@ impl Read {
             start: bound(self.start),
             end: bound(self.end),
         });
+        if let Some(condition) = &self.condition {
+            request = request.filter(condition.predicate(&schema));
+        }
+        if self.descending {
+            request = request.descending();
+        }
         if let Some((start, end)) = self.times {
             request = request.times(TimeRange { start, end });
         }

@@ -12,7 +12,10 @@ use arrow::{
 };
 use siltstone::types::{Alteration, MergeOperator, TableSchema, TimeRange, WriteMode};
 
-use super::steps::{Change, Read, first_columns};
+use super::{
+    condition::Cell,
+    steps::{Change, Read, first_columns},
+};
 
 /// A key.
 pub type Id = (i64, Option<i32>);
@@ -166,7 +169,12 @@ impl Oracle {
         let narrow = narrow(schema);
         let shown = |field: &&Arc<Field>| !read.narrow || narrow.contains(field.name());
         let rows = wanted.flat_map(|(id, rows)| rows.iter().map(move |row| (*id, row)));
-        let rows = rows.map(|(id, values)| {
+        let meets = |(id, values): &(Id, &Values)| {
+            let cell = |at: usize| cell(schema, *id, values, at);
+            let condition = read.condition.as_ref();
+            condition.is_none_or(|condition| condition.holds(schema, &cell) == Some(true))
+        };
+        let rows = rows.filter(meets).map(|(id, values)| {
             let fields = schema.columns().fields().iter();
             let columns = fields.zip(schema.column_ids()).enumerate();
             let columns = columns.filter(|(_, (field, _))| shown(field));
@@ -179,8 +187,25 @@ impl Oracle {
             });
             (id, cells.collect())
         });
+        let mut rows: Vec<(Id, Row)> = rows.collect();
+        if read.descending {
+            rows.reverse();
+        }
         let limit = read.limit.filter(|_| has_unique_keys(schema));
-        rows.take(limit.unwrap_or(usize::MAX)).collect()
+        rows.truncate(limit.unwrap_or(usize::MAX));
+        rows
+    }
+}
+
+/// What the row with this key and these values has in the column at `at`.
+fn cell<'a>(schema: &TableSchema, id: Id, values: &'a Values, at: usize) -> Option<Cell<'a>> {
+    match at {
+        0 => Some(Cell::Number(id.0)),
+        1 => id.1.map(|id| Cell::Number(id.into())),
+        _ => Some(match values.get(&schema.column_ids()[at])? {
+            Value::Number(number) => Cell::Number(*number),
+            Value::Text(text) => Cell::Text(text),
+        }),
     }
 }
 

@@ -13,7 +13,10 @@ use siltstone::{
     },
 };
 
-use super::oracle::Id;
+use super::{
+    condition::{Condition, condition},
+    oracle::Id,
+};
 
 /// When the clock starts. Rows lie around it.
 pub const NOW_MS: u64 = 10_000;
@@ -64,7 +67,9 @@ pub struct Read {
     pub start: Option<Id>,
     pub end: Option<Id>,
     pub times: Option<(i64, i64)>,
+    pub condition: Option<Condition>,
     pub limit: Option<usize>,
+    pub descending: bool,
     /// Only some columns.
     pub narrow: bool,
     /// Keys to be got as well.
@@ -181,18 +186,23 @@ fn read() -> impl Strategy<Value = Read> {
     let read = (
         keys,
         prop::option::of(times()),
+        prop::option::of(condition()),
         limit,
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         prop::option::of(ids()),
     );
-    read.prop_map(|((start, end), times, limit, narrow, get)| Read {
-        start,
-        end,
-        times,
-        limit,
-        narrow,
-        get,
-    })
+    read.prop_map(
+        |((start, end), times, condition, limit, (descending, narrow), get)| Read {
+            start,
+            end,
+            times,
+            condition,
+            limit,
+            descending,
+            narrow,
+            get,
+        },
+    )
 }
 
 fn change() -> impl Strategy<Value = Change> {

@@ -17,9 +17,9 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     manifest::{Edit, JobRecord, SstMove, SstRef, Version},
-    sst::SstReader,
+    sst::{SstAccess, SstReader},
     store::layout,
-    types::{JobId, KeyRange, SstId, SstMeta, TableId},
+    types::{JobId, KeyRange, SstId, TableId},
 };
 
 /// Inputs opened at once, to cut a job into tasks.
@@ -132,8 +132,8 @@ impl Inner {
             return Ok(vec![KeyRange::ALL]);
         }
         let schema = table.manifest.version().schema.clone();
-        let open =
-            |sst: Arc<SstMeta>| SstReader::open(&self.store, &schema, table.manifest.table(), sst);
+        let access = SstAccess::by_chunks(&self.store);
+        let open = |sst| SstReader::open(&access, &schema, table.manifest.table(), sst);
         let readers = stream::iter(plan.inputs.iter().cloned()).map(open);
         let readers: Vec<SstReader> = readers.buffered(OPENS_MAX).try_collect().await?;
         let groups = readers.iter().flat_map(SstReader::row_group_bounds);

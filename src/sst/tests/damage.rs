@@ -64,12 +64,8 @@ fn a_flipped_byte_is_corrupt_or_changes_nothing() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}"),
         }
     }
-    // The leading magic and the page index, which is not read.
-    assert!(
-        harmless < object.len() / 3,
-        "{harmless} of {} bytes",
-        object.len()
-    );
+    // The leading magic.
+    assert_eq!(harmless, 4);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! SSTs written, read back, and damaged.
 
 mod damage;
+mod oracle;
 mod reading;
+mod selecting;
 mod types;
 
 use std::sync::Arc;
@@ -154,7 +156,21 @@ impl Bench {
     }
 
     fn open_as(&self, schema: &TableSchema, meta: &Arc<SstMeta>) -> Result<SstReader> {
-        let open = SstReader::open(&self.store, schema, self.table, meta.clone());
+        self.open_through(&self.by_pages(), schema, meta)
+    }
+
+    /// With counters of its own.
+    fn by_pages(&self) -> SstAccess {
+        SstAccess::by_pages(&self.store, Arc::default())
+    }
+
+    fn open_through(
+        &self,
+        access: &SstAccess,
+        schema: &TableSchema,
+        meta: &Arc<SstMeta>,
+    ) -> Result<SstReader> {
+        let open = SstReader::open(access, schema, self.table, meta.clone());
         self.runtime.block_on(open)
     }
 
