@@ -129,5 +129,6 @@ fn sst(number: u64, windows: u64) -> Arc<SstMeta> {
         schema_version: 1,
         rows_hash: number,
         applied_seq: Seq(0),
+        home: None,
     })
 }

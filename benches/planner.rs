@@ -66,6 +66,7 @@ fn sst(id: SstId, level: u8, window: Window, keys: (u64, u64)) -> SstMeta {
         schema_version: 1,
         rows_hash: 0,
         applied_seq: Seq(0),
+        home: None,
     }
 }
 

@@ -158,6 +158,7 @@ mod tests {
             schema_version: 1,
             rows_hash: 12,
             applied_seq: Seq(2),
+            home: None,
         };
         TaskOutcome {
             task,

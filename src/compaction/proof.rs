@@ -8,7 +8,8 @@
 //! * `retention`: nothing was dropped that the job does not allow to be dropped;
 //! * `outputs`: what the outputs hold is what was written;
 //! * `attempt`: outputs are named after the attempt, in sequence;
-//! * `place`: outputs have the job's level and window, lie inside the task's range, sorted and disjoint;
+//! * `place`: outputs have the job's level and window, lie in its table's folder and inside the task's range, sorted
+//!   and disjoint;
 //! * `present`: the store has each output, in full.
 
 use super::{CompactionJob, CompactionOutcome, RowSum, TaskOutcome};
@@ -157,6 +158,7 @@ fn is_in_place(job: &CompactionJob, range: &KeyRange, sst: &SstMeta) -> bool {
     };
     sst.level == job.level_target
         && sst.window == job.window
+        && sst.home.is_none()
         && sst.key_min <= sst.key_max
         && range.contains(&sst.key_min.0)
         && range.contains(&sst.key_max.0)

@@ -54,6 +54,7 @@ mod tests {
             schema_version: 1,
             rows_hash: 0,
             applied_seq: Seq(0),
+            home: None,
         })
     }
 

@@ -62,7 +62,7 @@ pub struct Edit {
     pub schema: Option<TableSchema>,
     /// SSTs that enter.
     pub added: Vec<Arc<SstMeta>>,
-    /// SSTs that leave; they become obsolete.
+    /// SSTs that leave; they become obsolete, unless they are another table's.
     pub removed: Vec<SstRef>,
     /// SSTs that change their level and nothing else; their objects stay.
     pub moved: Vec<SstMove>,

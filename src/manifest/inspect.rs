@@ -121,6 +121,8 @@ pub struct SstLine {
     pub times: Option<(i64, i64)>,
     /// Version of the schema it was written with.
     pub schema_version: u32,
+    /// Id of the table whose folder it is in, when that is another one.
+    pub home: Option<String>,
 }
 
 /// A recorded job.
@@ -326,6 +328,7 @@ impl VersionReport {
             seqs: (sst.seq_min.0, sst.seq_max.0),
             times: sst.times,
             schema_version: sst.schema_version,
+            home: sst.home.map(|home| home.to_string()),
         });
         let jobs = version.jobs.values().map(|job| JobLine {
             id: job.id.to_string(),

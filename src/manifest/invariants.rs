@@ -24,6 +24,7 @@ pub fn check(version: &Version) -> Result<()> {
     runs_are_sorted_and_disjoint(version)?;
     no_sst_crosses_a_window(version)?;
     live_ssts_are_flushed(version)?;
+    live_ssts_are_not_obsolete(version)?;
     job_inputs_are_live_and_claimed_once(version)?;
     tombstones_go_only_from_the_bottom(version)?;
     seqs_of_range_deletes_are_known(version)
@@ -44,6 +45,7 @@ pub fn check_edit(version: &Version, edit: &Edit) -> Result<()> {
             check_runs(window, ssts)?;
             check_places(version, window, ssts)?;
             check_flushed(version, ssts)?;
+            check_not_obsolete(version, ssts)?;
         }
     }
     for job in &edit.jobs_started {
@@ -118,6 +120,20 @@ fn check_flushed(version: &Version, ssts: &Arc<WindowVersion>) -> Result<()> {
             );
             broken("live_ssts_are_flushed", what)
         }
+    }
+}
+
+/// No live SST is about to be deleted.
+pub fn live_ssts_are_not_obsolete(version: &Version) -> Result<()> {
+    let mut windows = version.windows.values();
+    windows.try_for_each(|ssts| check_not_obsolete(version, ssts))
+}
+
+fn check_not_obsolete(version: &Version, ssts: &Arc<WindowVersion>) -> Result<()> {
+    let obsolete = &version.obsolete;
+    match ssts.ssts().find(|sst| obsolete.contains_key(&sst.id)) {
+        None => Ok(()),
+        Some(sst) => broken("live_ssts_are_not_obsolete", sst.id.to_string()),
     }
 }
 

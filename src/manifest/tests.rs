@@ -51,6 +51,7 @@ fn sst(number: u64, level: u8, keys: &str) -> Arc<SstMeta> {
         schema_version: 1,
         rows_hash: number,
         applied_seq: Seq(0),
+        home: None,
     })
 }
 
@@ -113,6 +114,35 @@ fn edits_and_versions_survive_their_encoding() {
         codec::decode_version(codec::encode_version(&version)).unwrap(),
         version
     );
+}
+
+#[test]
+fn an_sst_of_another_table_leaves_without_becoming_obsolete() {
+    let other = Some(TableId::from_parts(7, 7));
+    let shared = Arc::new(SstMeta {
+        home: other,
+        ..sst(1, 0, "a-c").as_ref().clone()
+    });
+    let own = sst(2, 0, "b-d");
+    let edit = added(&[&shared, &own]);
+    assert_eq!(codec::decode_edit(codec::encode_edit(&edit)).unwrap(), edit);
+    let version = Version::new(schema()).apply(&edit).unwrap();
+    let moved = Edit {
+        moved: vec![SstMove {
+            sst: SstRef::from(shared.as_ref()),
+            level: 2,
+        }],
+        ..Edit::default()
+    };
+    let version = version.apply(&moved).unwrap();
+    let at_level_2 = version.find(SstRef::from(shared.as_ref())).unwrap();
+    assert_eq!((at_level_2.level, at_level_2.home), (2, other));
+    let gone = Edit {
+        removed: [&shared, &own].map(|sst| SstRef::from(sst.as_ref())).into(),
+        ..Edit::default()
+    };
+    let empty = version.apply(&gone).unwrap();
+    assert_eq!(empty.obsolete.into_keys().collect::<Vec<_>>(), [own.id]);
 }
 
 #[test]
@@ -179,6 +209,10 @@ fn each_invariant_refuses_what_breaks_it() {
     let version = Version::new(schema()).apply(&overlapping_level_0).unwrap();
     invariants::check(&version).unwrap();
     assert_eq!(version.l0_runs_max(), 2);
+    let mut doomed = version;
+    doomed.obsolete.insert(a.id, 1);
+    let error = invariants::check(&doomed).unwrap_err().to_string();
+    assert!(error.contains("live_ssts_are_not_obsolete"), "{error}");
 }
 
 fn wal(id: &str) -> WalIdentity {

@@ -36,14 +36,22 @@ impl WindowVersion {
         self.l0.is_empty() && self.levels.is_empty()
     }
 
-    /// Removes the SSTs that `leaving` names, and takes them out of it. One pass, however many there are.
-    fn remove(&mut self, leaving: &mut HashSet<SstId>) {
+    /// Removes the SSTs that `leaving` names, takes them out of it, and tells `left` of each. One pass, however
+    /// many there are.
+    fn remove(&mut self, leaving: &mut HashSet<SstId>, mut left: impl FnMut(&SstMeta)) {
         if leaving.is_empty() {
             return;
         }
-        self.l0.retain(|sst| !leaving.remove(&sst.id));
+        let mut stays = |sst: &Arc<SstMeta>| {
+            let leaves = leaving.remove(&sst.id);
+            if leaves {
+                left(sst);
+            }
+            !leaves
+        };
+        self.l0.retain(&mut stays);
         self.levels.retain(|_, run| {
-            run.retain(|sst| !leaving.remove(&sst.id));
+            run.retain(&mut stays);
             !run.is_empty()
         });
     }
@@ -79,7 +87,8 @@ pub struct Version {
     pub flushed_seq: Seq,
     /// Jobs recorded and not yet ended.
     pub jobs: BTreeMap<JobId, Arc<JobRecord>>,
-    /// SSTs that left, and when, in milliseconds since the Unix epoch; their objects are still there.
+    /// SSTs that left, and when, in milliseconds since the Unix epoch; their objects are still there. Those of
+    /// other tables are not among them.
     pub obsolete: BTreeMap<SstId, u64>,
     /// Range deletes that may hide rows, by ascending seq.
     pub range_deletes: Vec<RangeDelete>,
@@ -263,7 +272,13 @@ impl Version {
             if let Some(sst) = ssts.ssts().find(|sst| change.arriving.contains(&sst.id)) {
                 return Err(added_before(sst.id));
             }
-            ssts.remove(&mut change.leaving);
+            let obsolete = &mut self.obsolete;
+            ssts.remove(&mut change.leaving, |sst| {
+                // Not this table's to delete.
+                if sst.home.is_some() {
+                    obsolete.remove(&sst.id);
+                }
+            });
             if let Some(&id) = change.leaving.iter().next() {
                 return Err(gone(id));
             }

@@ -56,6 +56,7 @@ impl From<&SstMeta> for pb::SstMeta {
             schema_version: sst.schema_version,
             rows_hash: sst.rows_hash,
             applied_seq: sst.applied_seq.0,
+            home: sst.home.map(|home| home.to_string()),
         }
     }
 }
@@ -79,6 +80,7 @@ impl TryFrom<pb::SstMeta> for SstMeta {
             schema_version: sst.schema_version,
             rows_hash: sst.rows_hash,
             applied_seq: Seq(sst.applied_seq),
+            home: sst.home.as_deref().map(stored_id).transpose()?,
         })
     }
 }

@@ -233,9 +233,10 @@ fn check_identity(
             "it has schema version {newer}, but is read as {version}"
         )));
     }
-    // A trivial move changes the level in the manifest only.
+    // A trivial move changes the level in the manifest only, and only there is it said where a shared SST has its home.
     let own = SstMeta {
         level: meta.level,
+        home: meta.home,
         ..own.meta.clone()
     };
     if own != *meta {

@@ -189,6 +189,7 @@ impl Footer {
             applied_seq: Seq(pairs.parse("applied_seq")?),
             rows_hash: u64::from_str_radix(pairs.require("rows_hash")?, 16)
                 .map_err(|_| pairs.bad("rows_hash"))?,
+            home: None,
         };
         let keys = pairs.require("row_group_keys")?.split(',');
         let row_group_keys = keys.map(|key| pairs.key("row_group_keys", key));

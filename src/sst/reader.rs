@@ -127,8 +127,8 @@ pub struct BlockBound {
 }
 
 impl SstReader {
-    /// Opens the SST that a manifest describes as `meta`, of the table `table`, whose schema is now
-    /// `schema`.
+    /// Opens the SST that the manifest of the table `table`, whose schema is now `schema`, describes as
+    /// `meta`.
     ///
     /// # Errors
     /// All name the object. `NotFound` when there is none; `Unavailable`; `Corrupt` when it is damaged, of
@@ -139,6 +139,7 @@ impl SstReader {
         table: TableId,
         meta: Arc<SstMeta>,
     ) -> Result<Self> {
+        let table = meta.home_in(table);
         let name = layout::sst(table, meta.id);
         let sst = Self::key_of(table, &meta);
         let opened = open_object(access, sst, &name, meta.bytes).await?;
@@ -159,7 +160,10 @@ impl SstReader {
 
     /// By which caches know the SST that a manifest of `table` describes as `meta`.
     pub(super) fn key_of(table: TableId, meta: &SstMeta) -> SstKey {
-        SstKey { table, id: meta.id }
+        SstKey {
+            table: meta.home_in(table),
+            id: meta.id,
+        }
     }
 
     /// Name of its object.

@@ -394,6 +394,7 @@ impl<S: SstSink> SstWriter<S> {
                 schema_version: self.spec.schema.version(),
                 applied_seq: self.spec.applied_seq,
                 rows_hash: bounds.sum.hash,
+                home: None,
             },
             row_group_keys: mem::take(&mut self.row_group_keys),
             chunk_crcs: mem::take(&mut self.chunk_crcs),

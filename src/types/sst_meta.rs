@@ -1,6 +1,6 @@
 //! What the manifest knows of an SST.
 
-use super::{Key, KeyRange, RangeDelete, Seq, SstId, Window};
+use super::{Key, KeyRange, RangeDelete, Seq, SstId, TableId, Window};
 
 /// One immutable Parquet object, as metadata. Level 0 holds flushed SSTs, each a sorted run of its
 /// own; in a window, the SSTs of each higher level form one run: sorted and disjoint by key.
@@ -35,9 +35,16 @@ pub struct SstMeta {
     pub applied_seq: Seq,
     /// Sum over its rows of a 64-bit hash of (key, seq), wrapping: equal for equal sets of rows.
     pub rows_hash: u64,
+    /// The table that wrote it and whose folder it is in, when that is another one: this table is a clone.
+    pub home: Option<TableId>,
 }
 
 impl SstMeta {
+    /// The table whose folder it is in, given the one whose manifest has it.
+    pub fn home_in(&self, table: TableId) -> TableId {
+        self.home.unwrap_or(table)
+    }
+
     /// The keys it spans.
     pub fn key_range(&self) -> KeyRange {
         KeyRange::closed(&self.key_min, &self.key_max)

@@ -275,6 +275,7 @@ impl World {
             schema_version: 1,
             rows_hash: 0,
             applied_seq: Seq(0),
+            home: None,
         };
         self.rows.insert(id, rows);
         Arc::new(sst)

@@ -158,6 +158,7 @@ impl Drawing {
             schema_version: 1,
             rows_hash: 0,
             applied_seq: Seq(0),
+            home: None,
         });
         if words.contains(&"claimed") {
             self.claimed.push(sst.clone());

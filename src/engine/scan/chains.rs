@@ -51,6 +51,7 @@ mod tests {
                 schema_version: 1,
                 rows_hash: 0,
                 applied_seq: Seq(0),
+                home: None,
             })
         };
         let show = |ssts: &[&str]| -> Vec<String> {

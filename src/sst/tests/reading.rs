@@ -28,6 +28,7 @@ fn the_meta_says_what_is_in_the_file() {
         schema_version: 1,
         rows_hash: sum.sum::<RowSum>().hash,
         applied_seq: Seq(0),
+        home: None,
     };
     assert_eq!(*meta, want);
     assert_eq!(bench.read_all(&meta).unwrap(), batch);

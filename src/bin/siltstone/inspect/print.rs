@@ -87,7 +87,10 @@ fn print_version(version: &VersionReport, log: bool) {
         for sst in &version.ssts {
             let (min, max) = sst.seqs;
             table.add_row([
-                sst.id.clone(),
+                match &sst.home {
+                    None => sst.id.clone(),
+                    Some(home) => format!("{} of {home}", sst.id),
+                },
                 sst.window.to_string(),
                 sst.level.to_string(),
                 sst.rows.to_string(),
