@@ -68,6 +68,8 @@ metrics! {
     SSTS, Gauge, Count, "siltstone_ssts", "Live SSTs by level";
     SST_BYTES, Gauge, Bytes, "siltstone_sst_bytes", "Bytes of live SSTs by level";
     OBSOLETE_SSTS, Gauge, Count, "siltstone_obsolete_ssts", "SSTs that were replaced and are not deleted yet";
+    OBSOLETE_SSTS_HELD, Gauge, Count, "siltstone_obsolete_ssts_held", "Of these, those that checkpoints hold";
+    CHECKPOINTS_DAMAGED, Gauge, Count, "siltstone_checkpoints_damaged", "Checkpoints that cannot be read: no object of their tables is deleted";
     DEBT_BYTES, Gauge, Bytes, "siltstone_compaction_debt_bytes", "Bytes of level 0 in windows that are due for compaction";
     JOBS_RUNNING, Gauge, Count, "siltstone_jobs_running", "Compaction jobs running";
     JOBS_STARTED, Counter, Count, "siltstone_jobs_started_total", "Compaction jobs recorded";

@@ -6,6 +6,7 @@ mod support;
 mod alter;
 mod bad_input;
 mod caches;
+mod checkpoints;
 mod conformance;
 mod documentation;
 mod durability;

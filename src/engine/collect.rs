@@ -55,10 +55,13 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
             tokio::select! {
                 () = table.cancel.cancelled() => {}
                 swept = swept => match swept {
-                    Ok(0) => {}
-                    Ok(ssts) => {
-                        engine.ssts_deleted.fetch_add(ssts as u64, Ordering::Relaxed);
-                        tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted");
+                    Ok(swept) => {
+                        let ssts = swept.deleted as u64;
+                        engine.ssts_deleted.fetch_add(ssts, Ordering::Relaxed);
+                        *lock(&table.swept) = swept;
+                        if ssts > 0 {
+                            tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted");
+                        }
                     }
                     Err(error) => tracing::warn!(table = %table.name, %error, "obsolete ssts were not all deleted"),
                 }

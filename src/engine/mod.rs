@@ -7,6 +7,7 @@
 mod alter;
 mod backpressure;
 mod budget;
+mod checkpoint;
 mod collect;
 mod durability;
 mod expire;
@@ -38,6 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use budget::Budget;
+pub use checkpoint::CheckpointView;
 pub use durability::{Durability, WriteOptions};
 pub use open::EngineBuilder;
 pub use scan::{ScanRequest, ScanStats, ScanStream};
@@ -48,6 +50,7 @@ use table::{TableInner, lock};
 use view::ReadSource;
 
 pub use crate::compaction::{CompactionReport, CompactionStats, NodeStats, planner::CompactRange};
+pub use crate::manifest::{CheckpointInfo, CheckpointKind};
 use crate::{
     clock::{Backoff, Env},
     compaction::{Compactor, Scheduler},
@@ -164,6 +167,23 @@ impl Engine {
         let dropped = tables::drop_table(self.inner.clone(), name.to_owned());
         let dropped = self.inner.tracker.spawn(dropped).await;
         dropped.map_err(|error| Error::internal("drop panicked").with_source(error))?
+    }
+
+    /// Tables that were dropped, and the checkpoints that hold objects of theirs. Lists the folders of all
+    /// tables.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the object, when a checkpoint cannot be read; `Unavailable`; `Closed`.
+    pub async fn dropped_tables(&self) -> Result<BTreeMap<TableId, Vec<CheckpointInfo>>> {
+        checkpoint::of_dropped_tables(&self.inner).await
+    }
+
+    /// Ends the checkpoint called `name` of a table that was dropped: what only it holds is deleted.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none; `Invalid` when the table is there; `Unavailable`: call again; `Closed`.
+    pub async fn delete_dropped_checkpoint(&self, table: TableId, name: &str) -> Result<()> {
+        checkpoint::delete_of_dropped(&self.inner, table, name).await
     }
 
     /// Has `compactor` run the jobs that start from now on; `None` stops automatic compaction.

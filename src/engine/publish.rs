@@ -54,6 +54,14 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
     samples.put(metrics::FLUSH_FAILURES, sum(|table| table.flush_failures));
     samples.put(metrics::BYTES_FLUSHED, sum(|table| table.bytes_flushed));
     samples.put(metrics::OBSOLETE_SSTS, sum(|table| table.obsolete_ssts));
+    samples.put(
+        metrics::OBSOLETE_SSTS_HELD,
+        sum(|table| table.obsolete_ssts_held),
+    );
+    samples.put(
+        metrics::CHECKPOINTS_DAMAGED,
+        sum(|table| table.checkpoints_damaged),
+    );
     samples.put(metrics::DEBT_BYTES, sum(|table| table.debt_bytes));
     let mut waits = BTreeMap::<&str, u64>::new();
     for (reason, count) in stats.tables.values().flat_map(|table| &table.write_waits) {

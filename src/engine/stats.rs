@@ -98,6 +98,10 @@ pub struct TableStats {
     pub durable_seq: Seq,
     /// SSTs that left the version and are not deleted yet.
     pub obsolete_ssts: u64,
+    /// Of these, those that checkpoints held when they were looked through last.
+    pub obsolete_ssts_held: u64,
+    /// Checkpoints that could not be read then: while there is one, no object of the table is deleted.
+    pub checkpoints_damaged: u64,
     /// Range deletes that may still hide rows.
     pub range_deletes: u64,
     /// Jobs recorded and not yet committed.

@@ -14,9 +14,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions, alter,
+    CheckpointView, EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions,
+    alter,
     backpressure::Pace,
-    durability, flush,
+    checkpoint, durability, flush,
     memory::Memory,
     range_delete, scan,
     stats::amplification,
@@ -26,7 +27,8 @@ use super::{
 use crate::{
     compaction::{CompactionReport, planner::CompactRange},
     error::{Error, Result},
-    manifest::{Manifest, Shape},
+    gc::Swept,
+    manifest::{CheckpointInfo, Manifest, Shape},
     types::{Alteration, Seq, TableId, TableSchema, TimeRange},
     wal::EntryKind,
 };
@@ -64,6 +66,10 @@ pub(super) struct TableInner {
     /// Held by a range delete from before it has its seq until it is in the manifest; snapshots wait for it, so that
     /// none sees it come.
     pub(super) range_deleting: tokio::sync::Mutex<()>,
+    /// One change to its named checkpoints at a time.
+    pub(super) checkpointing: tokio::sync::Mutex<()>,
+    /// What the last sweep of its obsolete SSTs found.
+    pub(super) swept: Mutex<Swept>,
 }
 
 /// What the table counts.
@@ -128,6 +134,8 @@ impl TableInner {
             pace: Pace::default(),
             altering: tokio::sync::Mutex::default(),
             range_deleting: tokio::sync::Mutex::default(),
+            checkpointing: tokio::sync::Mutex::default(),
+            swept: Mutex::default(),
         }
     }
 
@@ -230,6 +238,62 @@ impl Table {
         Snapshot::new(self).await
     }
 
+    /// Has what is visible now outlive compactions, deletes, the engine and the table itself, under `name`, for
+    /// `lifetime` or for ever. Flushes first. Costs one object; the SSTs that it holds are not deleted before
+    /// it ends.
+    ///
+    /// Waits while the store is away; a checkpoint that has begun is made even if the future is dropped.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty name, for a lifetime of zero, and for a name that another checkpoint of the table
+    /// has, which it names. `Fenced`; `Closed`.
+    pub async fn create_checkpoint(
+        &self,
+        name: &str,
+        lifetime: Option<Duration>,
+    ) -> Result<CheckpointInfo> {
+        checkpoint::create(self, name, lifetime).await
+    }
+
+    /// Its checkpoints that have not ended, oldest first: named ones, and those of readers and clones.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the object, when one cannot be read; `Unavailable`; `Closed`.
+    pub async fn checkpoints(&self) -> Result<Vec<CheckpointInfo>> {
+        checkpoint::list(self).await
+    }
+
+    /// Has the checkpoint called `name` end `lifetime` from now, or never.
+    ///
+    /// Waits while the store is away, as [`Table::create_checkpoint`].
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, or it has ended; `Invalid` for a lifetime of zero; `Fenced`; `Closed`.
+    pub async fn extend_checkpoint(
+        &self,
+        name: &str,
+        lifetime: Option<Duration>,
+    ) -> Result<CheckpointInfo> {
+        checkpoint::extend(self, name, lifetime).await
+    }
+
+    /// Ends the checkpoint called `name`. Views of it that are held stay readable.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none; `Unavailable`: call again; `Closed`.
+    pub async fn delete_checkpoint(&self, name: &str) -> Result<()> {
+        checkpoint::delete(self, name).await
+    }
+
+    /// The table as it was when the checkpoint called `name` was made, for reading. It stays readable while the
+    /// view is held, even if the checkpoint ends.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, or it has ended; `Unavailable`; `Closed`.
+    pub async fn at_checkpoint(&self, name: &str) -> Result<CheckpointView> {
+        CheckpointView::open(self, name).await
+    }
+
     /// Changes schema and options: all of `changes` or none, as one new version of the schema, which is returned.
     /// Nothing is rewritten: SSTs stay as they are, and are read under the new schema; compaction writes it.
     /// Batches that are being written under the old schema are taken all the same.
@@ -292,6 +356,7 @@ impl Table {
         let version = inner.manifest.version();
         let counters = &inner.counters;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let swept = *lock(&inner.swept);
         let bytes_flushed = load(&counters.bytes_flushed);
         let bytes_compacted = engine.scheduler.bytes_written(inner.id());
         let stats = TableStats {
@@ -306,6 +371,8 @@ impl Table {
             visible_seq: inner.memory.visible(),
             durable_seq: inner.memory.durable(),
             obsolete_ssts: version.obsolete.len() as u64,
+            obsolete_ssts_held: swept.held as u64,
+            checkpoints_damaged: swept.checkpoints_damaged as u64,
             range_deletes: version.range_deletes.len() as u64,
             jobs: version.jobs.len() as u64,
             batches_written: load(&counters.batches_written),

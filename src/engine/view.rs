@@ -107,7 +107,6 @@ impl ReadView {
     }
 
     /// All that is in the SSTs of `version`, but rows with a time before `expiry`. Must be called inside a runtime.
-    #[expect(dead_code, reason = "for readers of other processes, which come next")]
     pub(super) fn of_version(
         source: &ReadSource,
         table: TableId,

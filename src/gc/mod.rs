@@ -7,4 +7,4 @@ mod candidates;
 mod sweep;
 
 pub use candidates::{obsolete, read, unknown_tables};
-pub use sweep::{DroppedSweep, delete_table, sweep_obsolete};
+pub use sweep::{DroppedSweep, Swept, delete_table, sweep_obsolete};

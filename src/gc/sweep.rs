@@ -8,8 +8,19 @@ use crate::{
     types::TableId,
 };
 
-/// Deletes the table's obsolete SSTs whose grace is over and that no read and no checkpoint holds. Returns
-/// how many. What could not be deleted stays obsolete, for the next sweep.
+/// What a sweep of a table's obsolete SSTs found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Objects deleted.
+    pub deleted: usize,
+    /// SSTs that stay because checkpoints hold them.
+    pub held: usize,
+    /// Checkpoints that cannot be read, and so hold all.
+    pub checkpoints_damaged: usize,
+}
+
+/// Deletes the table's obsolete SSTs whose grace is over and that no read and no checkpoint holds. What could
+/// not be deleted stays obsolete, for the next sweep.
 ///
 /// # Errors
 /// The first error of the store, after what could be deleted was; as for [`Manifest::commit`].
@@ -18,16 +29,23 @@ pub async fn sweep_obsolete(
     manifest: &Manifest,
     grace_ms: u64,
     now_ms: u64,
-) -> Result<usize> {
+) -> Result<Swept> {
     // Candidates, then checkpoints, then reads: `manifest::checkpoints` says why.
     let version = manifest.version();
     let mut candidates = candidates::obsolete(&version, grace_ms, now_ms);
     if candidates.is_empty() {
-        return Ok(0);
+        return Ok(Swept::default());
     }
     let held = checkpoints::held(store, manifest.table(), now_ms).await?;
     let read = candidates::read(&manifest.pinned());
-    candidates.retain(|sst| !held.contains(*sst) && !read.contains(sst));
+    let obsolete = candidates.len();
+    candidates.retain(|sst| !held.contains(*sst));
+    let mut swept = Swept {
+        deleted: 0,
+        held: obsolete - candidates.len(),
+        checkpoints_damaged: held.damaged().len(),
+    };
+    candidates.retain(|sst| !read.contains(sst));
     let names = candidates
         .iter()
         .map(|&sst| layout::sst(manifest.table(), sst));
@@ -54,7 +72,8 @@ pub async fn sweep_obsolete(
             })
             .await?;
     }
-    failure.map(|()| deleted.len())
+    swept.deleted = deleted.len();
+    failure.map(|()| swept)
 }
 
 /// What became of the objects of a table that is in no catalog.

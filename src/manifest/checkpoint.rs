@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::Version;
+use serde::Serialize;
+
+use super::{Shape, Version};
 use crate::types::{CheckpointId, Seq, TableId};
 
 /// A version of a table that somebody holds. Immutable: a checkpoint that is to last longer is replaced by
@@ -37,12 +39,68 @@ pub enum Purpose {
     Clone(TableId),
 }
 
+/// A checkpoint in numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointInfo {
+    /// Its id. A checkpoint that lasts longer than it was to has got another one.
+    pub id: CheckpointId,
+    /// Whose it is.
+    pub kind: CheckpointKind,
+    /// What a user calls it, what the reader calls itself, or the id of the clone.
+    pub name: String,
+    /// When what it shows was taken, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When it ends, in milliseconds since the Unix epoch; `None` for never.
+    pub expires_ms: Option<u64>,
+    /// The last batch that it is known to have.
+    pub seq: Seq,
+    /// SSTs that it holds.
+    pub ssts: u64,
+    /// Rows in them, shadowed versions and tombstones included.
+    pub rows: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// Whose a checkpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointKind {
+    /// A user's.
+    Named,
+    /// A reader's in another process.
+    Reader,
+    /// A clone's, which shares the SSTs.
+    Clone,
+}
+
 impl Checkpoint {
     /// What a user calls it.
     pub fn name(&self) -> Option<&str> {
         match &self.purpose {
             Purpose::Named(name) => Some(name),
             Purpose::Reader(_) | Purpose::Clone(_) => None,
+        }
+    }
+
+    /// It in numbers.
+    pub fn info(&self) -> CheckpointInfo {
+        let (kind, name) = match &self.purpose {
+            Purpose::Named(name) => (CheckpointKind::Named, name.clone()),
+            Purpose::Reader(name) => (CheckpointKind::Reader, name.clone()),
+            Purpose::Clone(table) => (CheckpointKind::Clone, table.to_string()),
+        };
+        let total = Shape::of(&self.version).total();
+        CheckpointInfo {
+            id: self.id,
+            kind,
+            name,
+            created_ms: self.created_ms,
+            expires_ms: self.expires_ms,
+            seq: self.seq,
+            ssts: total.ssts,
+            rows: total.rows,
+            bytes: total.bytes,
         }
     }
 

@@ -36,6 +36,9 @@
 //! Clocks decide only when step 2 of the sweep ends a checkpoint: those of a holder that is late, or behind
 //! by more than the time it has left, find it gone, and know that they hold nothing.
 //!
+//! Who dies between its steps leaves an object that keeps what is still there, and may name what is not: a read
+//! of it fails, and names the SST.
+//!
 //! A checkpoint that cannot be read holds everything in its table until its name says that it has expired.
 
 use std::{
@@ -168,6 +171,32 @@ pub fn ended(listed: &[Listed], now_ms: u64) -> Vec<&Listed> {
     };
     let is_over = |listed: &&Listed| has_expired(listed) || is_replaced(listed);
     listed.iter().filter(is_over).collect()
+}
+
+/// The checkpoints among `listed` that are not over at `now_ms`, in milliseconds since the Unix epoch.
+///
+/// # Errors
+/// `Corrupt`, naming the object, when one cannot be read.
+pub fn live(listed: &[Listed], now_ms: u64) -> Result<Vec<Arc<Checkpoint>>> {
+    let ended: HashSet<&str> = ended(listed, now_ms)
+        .iter()
+        .map(|ended| ended.object.as_str())
+        .collect();
+    let live = listed
+        .iter()
+        .filter(|one| !ended.contains(one.object.as_str()));
+    live.map(|live| live.checkpoint.clone()).collect()
+}
+
+/// The checkpoint among `listed` that a user calls `name`, and that is not over at `now_ms`.
+pub fn find(listed: &[Listed], name: &str, now_ms: u64) -> Option<Arc<Checkpoint>> {
+    let readable = listed
+        .iter()
+        .rev()
+        .filter_map(|one| one.checkpoint.as_ref().ok());
+    // The newest of that name.
+    let mut named = readable.filter(|checkpoint| checkpoint.name() == Some(name));
+    named.next().filter(|one| !one.has_expired(now_ms)).cloned()
 }
 
 /// Ends the checkpoints of `table` that are over at `now_ms`, and answers what the others hold: step 2 and 3

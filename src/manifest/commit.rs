@@ -136,6 +136,12 @@ impl Manifest {
         earlier.iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Has [`Self::pinned`] list `version`, which a checkpoint holds, for as long as somebody holds it.
+    pub fn pin_version(&self, version: &Arc<Version>) {
+        let mut earlier = self.earlier.lock().expect("no panic under this lock");
+        earlier.push(Arc::downgrade(version));
+    }
+
     /// Whether a read holds the current version or one before it.
     pub fn is_read(&self) -> bool {
         Arc::strong_count(&self.current.borrow()) > 1 || !self.pinned().is_empty()
@@ -206,6 +212,16 @@ impl Manifest {
         Err(Error::conflict(format!(
             "manifest of table {table} keeps changing under the commit"
         )))
+    }
+
+    /// Checks that no newer engine has taken the table over so far.
+    ///
+    /// # Errors
+    /// `Fenced` when one has; `Unavailable`.
+    pub async fn check_leads(&self) -> Result<()> {
+        self.check_fenced()?;
+        let leads = self.writer.lock().await.check_leads().await;
+        leads.map_err(|error| self.refused(error))
     }
 
     /// Applies the records that stand after the current version.

@@ -22,7 +22,7 @@ mod tests;
 mod version;
 
 pub use catalog::{Catalog, WalIdentity};
-pub use checkpoint::{Checkpoint, Purpose};
+pub use checkpoint::{Checkpoint, CheckpointInfo, CheckpointKind, Purpose};
 pub use commit::Manifest;
 pub use edit::{Edit, JobRecord, SstMove, SstRef};
 pub use pins::{Pin, Pins};

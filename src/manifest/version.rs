@@ -125,6 +125,19 @@ impl Version {
         self.windows.values().flat_map(|window| window.ssts())
     }
 
+    /// Whether every SST of `other` is live in this one, too.
+    pub fn has_all_of(&self, other: &Version) -> bool {
+        other.windows.iter().all(|(at, theirs)| {
+            let Some(ours) = self.windows.get(at) else {
+                return false;
+            };
+            Arc::ptr_eq(ours, theirs) || {
+                let ours: HashSet<SstId> = ours.ssts().map(|sst| sst.id).collect();
+                theirs.ssts().all(|sst| ours.contains(&sst.id))
+            }
+        })
+    }
+
     /// The live SST that `sst` names.
     pub fn find(&self, sst: SstRef) -> Option<&Arc<SstMeta>> {
         let window = self.windows.get(&sst.window)?;
