@@ -64,6 +64,6 @@ pub mod types;
 pub mod wal;
 
 pub use config::EngineConfig;
-pub use engine::{Engine, ScanRequest, ScanStream, Table};
+pub use engine::{Engine, Reader, ScanRequest, ScanStream, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use types::{KeyRange, TableOptions, TableSchema, TimeRange, WriteMode};

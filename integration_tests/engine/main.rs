@@ -20,6 +20,7 @@ mod planners;
 mod pressure;
 
 mod range_deletes;
+mod reader;
 mod roundtrip;
 mod s3_server;
 mod scans;

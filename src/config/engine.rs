@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Bytes, CacheConfig, CompactionConfig, Faults, Millis, StoreConfig, load};
+use super::{
+    Bytes, CacheConfig, CompactionConfig, Faults, Millis, ReaderConfig, StoreConfig, load,
+};
 use crate::error::Result;
 
 /// Configuration of an engine.
@@ -37,6 +39,9 @@ pub struct EngineConfig {
     /// Requests to the object store.
     #[serde(default)]
     pub store: StoreConfig,
+    /// Reading a root that another process's engine has open.
+    #[serde(default)]
+    pub reader: ReaderConfig,
 }
 
 /// Deletion of what compaction replaced.
@@ -142,6 +147,7 @@ impl EngineConfig {
             compaction: CompactionConfig::default(),
             gc: GcConfig::default(),
             store: StoreConfig::default(),
+            reader: ReaderConfig::default(),
         }
     }
 
@@ -201,9 +207,7 @@ impl EngineConfig {
         faults.check(self.wal.bytes_max >= Bytes::mib(1), || {
             format!("wal.bytes_max {} is less than 1 MiB", self.wal.bytes_max)
         });
-        faults.check(self.gc.log_grace >= Millis::secs(10), || {
-            format!("gc.log_grace {} is less than 10 s", self.gc.log_grace)
-        });
+        self.check_reading(&mut faults);
         let memory = &self.memory;
         faults.check(memory.memtable_bytes.0 > 0, || {
             "memory.memtable_bytes is 0".into()
@@ -214,7 +218,6 @@ impl EngineConfig {
         });
         self.cache.check(&mut faults);
         self.compaction.check(&mut faults);
-        self.store.check(&mut faults);
         let (job, trigger) = (
             self.compaction.planning.job_bytes_max,
             self.compaction.l0_runs_trigger,
@@ -225,6 +228,24 @@ impl EngineConfig {
             format!("compaction.planning.job_bytes_max {job} is less than the {trigger} runs of memory.memtable_bytes {memtable} that make a job")
         });
         faults.into_result()
+    }
+
+    /// As [`Self::validate`], as far as a reader goes by it.
+    ///
+    /// # Errors
+    /// `Invalid`, listing every fault.
+    pub fn validate_reader(&self) -> Result<()> {
+        let mut faults = Faults::default();
+        self.check_reading(&mut faults);
+        faults.into_result()
+    }
+
+    fn check_reading(&self, faults: &mut Faults) {
+        faults.check(self.gc.log_grace >= Millis::secs(10), || {
+            format!("gc.log_grace {} is less than 10 s", self.gc.log_grace)
+        });
+        self.reader.check(faults);
+        self.store.check(faults);
     }
 }
 
@@ -321,6 +342,7 @@ mod tests {
                 "compaction.planning.tier_ratio_percent = 0",
                 "tier_ratio_percent is 0",
             ),
+            ("reader.refresh = '61s'", "checkpoint_lifetime 10m"),
         ];
         for (line, wanted) in faults {
             let message = parse(&format!("root = 'file:///d'\n{line}"), &[]).unwrap_err();

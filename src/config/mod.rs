@@ -7,6 +7,7 @@ mod engine;
 mod load;
 mod meta;
 mod node;
+mod reader;
 mod store;
 mod units;
 
@@ -18,6 +19,7 @@ pub use engine::{EngineConfig, GcConfig, MemoryConfig, WalConfig, WalMode};
 pub use load::{ENV_PREFIX, META_ENV_PREFIX, NODE_ENV_PREFIX};
 pub use meta::MetaConfig;
 pub use node::NodeConfig;
+pub use reader::ReaderConfig;
 pub use store::StoreConfig;
 pub use units::{Bytes, Millis};
 

@@ -122,7 +122,7 @@ async fn delete_all(engine: &EngineInner, table: TableId, name: &str) -> Result<
     Ok(())
 }
 
-fn not_found(name: &str) -> Error {
+pub(super) fn not_found(name: &str) -> Error {
     Error::not_found(format!("checkpoint {name:?} does not exist, or has ended"))
 }
 

@@ -31,7 +31,7 @@ use crate::{
 /// Tables opened at once.
 const OPENS_MAX: usize = 16;
 const FLUSHES_MAX: usize = 2;
-const GETS_MAX: usize = 64;
+pub(super) const GETS_MAX: usize = 64;
 
 /// A service that lives as long as the engine does, such as an embedded meta.
 type Companion = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>;

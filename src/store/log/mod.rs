@@ -13,6 +13,7 @@
 //! snapshot, the very record whose removal it slept through. So a writer that has not known the tail for
 //! half the grace believes in what it created only after a listing shows that nothing stands beyond it.
 
+mod follower;
 mod record;
 mod upkeep;
 mod writer;
@@ -21,6 +22,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
+pub use follower::{Followed, LogFollower};
 pub use record::{Record, RecordKind};
 pub use upkeep::SnapshotRule;
 pub use writer::{APPEND_ATTEMPTS_MAX, LogWriter};

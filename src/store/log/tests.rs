@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod aging;
+mod following;
 
 struct Fixture {
     store: Store,
