@@ -216,7 +216,6 @@ impl EngineConfig {
             let (table, all) = (memory.memtable_bytes, memory.write_bytes_max);
             format!("memory.memtable_bytes {table} is above memory.write_bytes_max {all}: writes would wait for ever")
         });
-        self.cache.check(&mut faults);
         self.compaction.check(&mut faults);
         let (job, trigger) = (
             self.compaction.planning.job_bytes_max,
@@ -245,6 +244,7 @@ impl EngineConfig {
             format!("gc.log_grace {} is less than 10 s", self.gc.log_grace)
         });
         self.reader.check(faults);
+        self.cache.check(faults);
         self.store.check(faults);
     }
 }

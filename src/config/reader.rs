@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::{Faults, Millis};
 
 /// Reading a root that another process's engine has open: [`Engine::open_reader`](crate::Engine::open_reader).
-/// Of the other settings, a reader goes by `root`, `store` and `gc.log_grace`.
+/// Of the other settings, a reader goes by `root`, `store`, `cache` and `gc.log_grace`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReaderConfig {

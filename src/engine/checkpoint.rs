@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use arrow::array::RecordBatch;
 
 use super::{
-    EngineInner, ScanRequest, ScanStream, flush, get, scan,
+    EngineInner, ScanRequest, ScanStream, flush, scan,
     table::{Table, TableInner},
     view::ReadView,
 };
@@ -343,10 +343,10 @@ impl CheckpointView {
     /// # Errors
     /// As for [`Table::get`].
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
-        // As in `get::get`.
+        // As in `scan::get`.
         let slot = self.table.engine.get_slots.acquire().await;
         let _slot = slot.map_err(|_| Error::closed("the engine is closed"))?;
-        get::get_view(self.view()?, keys, &self.table.inner.reads).await
+        scan::get_view(self.view()?, keys, &self.table.inner.reads).await
     }
 
     fn view(&self) -> Result<ReadView> {
@@ -355,7 +355,7 @@ impl CheckpointView {
         inner.check_open()?;
         let (version, expiry) = (self.checkpoint.version.clone(), self.checkpoint.expiry);
         Ok(ReadView::of_version(
-            &engine.store,
+            &engine.source,
             inner.id(),
             version,
             expiry,

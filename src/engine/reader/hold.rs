@@ -20,6 +20,7 @@ use crate::{
     engine::table::lock,
     error::{Error, Result},
     manifest::{Checkpoint, Purpose, Version, checkpoints},
+    sst::SstCache,
     store::Store,
     types::{CheckpointId, TableId},
 };
@@ -27,6 +28,8 @@ use crate::{
 /// What all tables of a reader share.
 pub(super) struct Parts {
     pub(super) store: Store,
+    /// What is kept of SSTs that are read.
+    pub(super) cache: SstCache,
     pub(super) env: Env,
     /// What the reader calls itself.
     pub(super) name: String,

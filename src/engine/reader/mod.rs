@@ -26,6 +26,7 @@ use crate::{
     config::EngineConfig,
     error::{Error, Result},
     manifest::CatalogFollower,
+    sst::{CacheStats, SstCache},
     store::{Store, log::LogSettings},
     types::TableId,
 };
@@ -38,7 +39,7 @@ impl Engine {
     /// open or none has. The reader sees every row that was flushed, and follows.
     ///
     /// It needs to write to the folders `tables/<id>/checkpoints/` only, and goes by the settings `root`, `store`,
-    /// `reader` and `gc.log_grace`, which must be the engine's.
+    /// `cache`, `reader` and `gc.log_grace`, which must be the engine's; `cache.disk_dir` must be its own.
     ///
     /// # Errors
     /// `Invalid`: the configuration. `NotFound`: there is no root. `Corrupt`, naming the object: the catalog is
@@ -106,6 +107,7 @@ impl ReaderBuilder {
         let catalog = CatalogFollower::open(&store, logs.clone()).await?;
         let parts = Parts {
             store,
+            cache: SstCache::open(&config.cache).await?,
             env: self.env,
             name: self.name.unwrap_or_else(own_name),
             lifetime: config.reader.checkpoint_lifetime.duration(),
@@ -232,7 +234,13 @@ impl Reader {
         for table in tables {
             ended = ended.and(table.holder.give_up().await);
         }
+        self.inner.parts.cache.close().await;
         ended
+    }
+
+    /// What it keeps of the SSTs that it reads.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.inner.parts.cache.stats()
     }
 
     async fn add(&self, table: FollowedTable) -> Result<ReaderTable> {

@@ -12,8 +12,8 @@ use tokio::sync::Mutex;
 use super::{Reader, ReaderInner, hold::Holder};
 use crate::{
     engine::{
-        ScanRequest, ScanStream, checkpoint, get, scan,
-        view::{ReadCounters, ReadView},
+        ScanRequest, ScanStream, checkpoint, scan,
+        view::{ReadCounters, ReadSource, ReadView},
     },
     error::{Error, ErrorKind, Result},
     manifest::{ManifestFollower, Version, checkpoints},
@@ -258,7 +258,7 @@ impl ReaderTable {
     pub async fn get(&self, keys: RecordBatch) -> Result<RecordBatch> {
         let slot = self.reader.inner.get_slots.acquire().await;
         let _slot = slot.map_err(|_| Error::closed("the reader is closed"))?;
-        get::get_view(self.view()?, keys, &self.table.reads).await
+        scan::get_view(self.view()?, keys, &self.table.reads).await
     }
 
     /// Looks now for what was flushed: later reads see everything that was in the manifest before this call.
@@ -281,7 +281,16 @@ impl ReaderTable {
 
     fn view(&self) -> Result<ReadView> {
         let (version, expiry) = self.version()?;
-        let store = &self.reader.inner.parts.store;
-        Ok(ReadView::of_version(store, self.table.id, version, expiry))
+        let parts = &self.reader.inner.parts;
+        let source = ReadSource {
+            store: parts.store.clone(),
+            cache: parts.cache.clone(),
+        };
+        Ok(ReadView::of_version(
+            &source,
+            self.table.id,
+            version,
+            expiry,
+        ))
     }
 }
