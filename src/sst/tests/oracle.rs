@@ -200,9 +200,15 @@ pub(super) fn request(
     random: &mut SmallRng,
     all: &[Key],
     has_older: bool,
+    page_rows: usize,
 ) -> (ReadRequest, String) {
     let mut key = || {
-        let mut key = all[random.random_range(0..all.len())].clone();
+        let mut row = random.random_range(0..all.len());
+        // Where blocks meet, there is most to be done wrong.
+        if random.random_bool(0.5) {
+            row -= row % page_rows;
+        }
+        let mut key = all[row].clone();
         if random.random_bool(0.2) {
             key = key.successor();
         }

@@ -18,12 +18,13 @@ use crate::types::{Filter, column};
 #[test]
 fn reads_of_a_part_agree_with_an_oracle() {
     let (mut read, mut skipped, mut filtered, mut two_phases) = (0, 0, 0, 0);
-    for seed in 0..30 {
+    for seed in 0..20 {
         let mut random = SmallRng::seed_from_u64(seed);
         let versions = random.random_bool(0.5);
         let mut bench = Bench::new(schema());
         bench.spec.options.row_group_rows = random.random_range(200..1_500);
-        bench.spec.options.page_rows = random.random_range(20..200);
+        let page_rows = random.random_range(20..200);
+        bench.spec.options.page_rows = page_rows;
         let rows = rows(&bench.spec.schema, &mut random, versions);
         let meta = bench.write_one(&rows);
         let newer = altered(&bench.spec.schema);
@@ -34,7 +35,7 @@ fn reads_of_a_part_agree_with_an_oracle() {
             assert_eq!(whole.keys_are_unique(), !versions);
             let all_keys = keys(schema, &all);
             for case in 0..25 {
-                let (request, text) = request(schema, &mut random, &all_keys, versions);
+                let (request, text) = request(schema, &mut random, &all_keys, versions, page_rows);
                 let want = oracle(schema, &all, &request);
                 let access = bench.by_pages();
                 let parts = bench.open_through(&access, schema, &meta).unwrap();
@@ -58,11 +59,11 @@ fn reads_of_a_part_agree_with_an_oracle() {
     }
     // The test is worth nothing where nothing is left out.
     assert!(
-        read > 10_000 && skipped > 2 * read / 3,
+        read > 6_000 && skipped > 2 * read / 3,
         "{read} and {skipped} pages"
     );
     assert!(
-        filtered > 100_000 && two_phases > 200,
+        filtered > 60_000 && two_phases > 120,
         "{filtered}, {two_phases}"
     );
 }
