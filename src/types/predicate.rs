@@ -19,6 +19,7 @@ use arrow::{
         Array, ArrayRef, BinaryArray, BooleanArray, Float64Array, Int64Array, NullArray,
         StringArray, UInt64Array,
     },
+    compute::cast,
     datatypes::DataType,
     util::display::array_value_to_string,
 };
@@ -300,8 +301,17 @@ impl fmt::Display for Literal {
         if self.is_null() {
             return f.write_str("null");
         }
-        let text = array_value_to_string(&self.0, 0).map_err(|_| fmt::Error)?;
+        // Time zones by name are not known here.
+        let utc = match self.0.data_type() {
+            DataType::Timestamp(unit, Some(_)) => {
+                Some(cast(&self.0, &DataType::Timestamp(*unit, None)).map_err(|_| fmt::Error)?)
+            }
+            _ => None,
+        };
+        let value = utc.as_ref().unwrap_or(&self.0);
+        let text = array_value_to_string(value, 0).map_err(|_| fmt::Error)?;
         match self.0.data_type() {
+            DataType::Timestamp(_, Some(_)) => write!(f, "{text}Z"),
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
                 write!(f, "'{}'", text.replace('\'', "''"))
             }
@@ -382,6 +392,15 @@ mod tests {
         assert_eq!(column("a").eq(column("b")).to_string(), "a = b");
         assert_eq!(column("a").not_eq(Literal::null()).to_string(), "a != null");
         assert_eq!(Predicate::And(vec![]).to_string(), "true");
+        for (zone, wanted) in [(None, ""), (Some("UTC"), "Z"), (Some("Europe/Berlin"), "Z")] {
+            let zone = zone.map(Into::into);
+            let time = DataType::Timestamp(arrow::datatypes::TimeUnit::Second, zone);
+            let time = cast(&Int64Array::from(vec![1_372_636_800]), &time).unwrap();
+            let text = column("a")
+                .eq(Literal::from_array(time).unwrap())
+                .to_string();
+            assert_eq!(text, format!("a = 2013-07-01T00:00:00{wanted}"));
+        }
     }
 
     #[test]
