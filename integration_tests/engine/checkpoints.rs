@@ -77,6 +77,15 @@ impl Bench {
         .await;
     }
 
+    /// Waits until sweeps that find something held have listed a few times more.
+    pub async fn swept_again(&self) {
+        let before = self.faults.count(Operation::List);
+        eventually("sweeps go on", || async {
+            self.faults.count(Operation::List) >= before + 10
+        })
+        .await;
+    }
+
     /// Objects whose name contains `part`.
     pub async fn objects(&self, part: &str) -> Vec<String> {
         let objects = self.store.list("tables").await.unwrap();

@@ -7,6 +7,7 @@ mod alter;
 mod bad_input;
 mod caches;
 mod checkpoints;
+mod clones;
 mod conformance;
 mod documentation;
 mod durability;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    EngineInner,
+    EngineInner, clone,
     table::{TableInner, lock},
 };
 use crate::{error::Result, gc, store::layout, types::TableId};
@@ -50,6 +50,10 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
         }
         let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
         for table in tables {
+            let is_held = lock(&table.swept).held > 0;
+            if is_held {
+                clone::release(&engine, table.id()).await;
+            }
             let (grace_ms, now_ms) = (engine.config.gc.grace.0, engine.env.unix_ms());
             let swept = gc::sweep_obsolete(&engine.store, &table.manifest, grace_ms, now_ms);
             tokio::select! {
@@ -83,6 +87,8 @@ pub(super) async fn delete_dropped(
             let mut pause = INTERVAL_MIN;
             let is_read = table.as_ref().is_some_and(|table| table.manifest.is_read());
             if !is_read {
+                lock(&engine.dropped).remove(&id);
+                clone::release(&engine, id).await;
                 match gc::delete_table(&engine.store, id, engine.env.unix_ms()).await {
                     Ok(swept) => {
                         let (objects, is_held) = (swept.deleted, swept.is_held);

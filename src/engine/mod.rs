@@ -8,6 +8,7 @@ mod alter;
 mod backpressure;
 mod budget;
 mod checkpoint;
+mod clone;
 mod collect;
 mod durability;
 mod expire;
@@ -88,6 +89,8 @@ struct EngineInner {
     catalog: tokio::sync::Mutex<Catalog>,
     /// Open tables by name.
     tables: Mutex<BTreeMap<String, Arc<TableInner>>>,
+    /// Tables that were dropped, and that reads may still hold.
+    dropped: Mutex<BTreeMap<TableId, Arc<TableInner>>>,
     /// Tables whose manifest is damaged, by name.
     damaged: Mutex<BTreeMap<String, Damaged>>,
     wal: Option<Wal>,
@@ -134,6 +137,20 @@ impl Engine {
         let created =
             created.map_err(|error| Error::internal("create panicked").with_source(error));
         Ok(self.handle(created??))
+    }
+
+    /// Creates the table `target` with the schema, the options and all rows of the table `source`, without copying
+    /// any: both have the same SSTs until compaction rewrites them. Flushes `source` first. From then on neither
+    /// sees what is done to the other, and either can be dropped.
+    ///
+    /// # Errors
+    /// As for [`Engine::table`] and [`Engine::create_table`]. Waits while the store is away.
+    pub async fn clone_table(&self, source: &str, target: &str) -> Result<Table> {
+        let source = self.table(source)?;
+        let cloned = clone::create(source, target.to_owned());
+        let cloned = self.inner.tracker.spawn(cloned).await;
+        let cloned = cloned.map_err(|error| Error::internal("clone panicked").with_source(error));
+        Ok(self.handle(cloned??))
     }
 
     /// The table called `name`.

@@ -159,6 +159,7 @@ impl EngineBuilder {
                 env: self.env,
                 catalog: tokio::sync::Mutex::new(catalog),
                 tables: Mutex::default(),
+                dropped: Mutex::default(),
                 damaged: Mutex::new(opened.damaged),
                 wal,
                 scheduler,

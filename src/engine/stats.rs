@@ -62,6 +62,8 @@ pub struct TableStats {
     pub ssts: u64,
     /// Bytes of live SSTs.
     pub sst_bytes: u64,
+    /// Of these, bytes of SSTs that the table has as a clone, in the folders of others.
+    pub sst_bytes_shared: u64,
     /// Rows in live SSTs, shadowed versions and tombstones included.
     pub sst_rows: u64,
     /// Live SSTs by level.

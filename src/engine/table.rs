@@ -362,6 +362,11 @@ impl Table {
         let stats = TableStats {
             id: inner.id(),
             l0_runs_max: version.l0_runs_max() as u64,
+            sst_bytes_shared: version
+                .ssts()
+                .filter(|sst| sst.home.is_some())
+                .map(|sst| sst.bytes)
+                .sum(),
             write_amplification: amplification(bytes_flushed, bytes_compacted),
             memtable_bytes: inner.memory.bytes(),
             memtable_rows: inner.memory.rows(),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     clock::Backoff,
     error::{Error, Result},
-    manifest::Manifest,
+    manifest::{Catalog, Manifest},
     sst,
     types::{Seq, TableId, TableSchema},
 };
@@ -23,33 +23,53 @@ pub(super) async fn create(
     schema: TableSchema,
 ) -> Result<Arc<TableInner>> {
     engine.check_alive()?;
-    if name.is_empty() {
-        return Err(Error::invalid("a table needs a name"));
-    }
     sst::check_storable(&schema)?;
     let mut catalog = engine.catalog.lock().await;
-    if catalog.tables().any(|(other, _)| other == name) {
-        return Err(Error::invalid(format!("table {name:?} exists already")));
-    }
+    check_name(&catalog, &name)?;
     let id = TableId::from_parts(engine.env.unix_ms(), engine.env.random());
     let (store, epoch, logs) = (&engine.store, catalog.epoch(), engine.log_settings());
     // A table that the catalog lists always has a manifest.
     let manifest = Manifest::create(store, id, epoch, schema, logs).await;
     let manifest = manifest.map_err(|error| engine.fail_if_fenced(error))?;
+    add(&engine, &mut catalog, &name, manifest).await
+}
+
+/// Whether a table may be called `name`.
+pub(super) fn check_name(catalog: &Catalog, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid("a table needs a name"));
+    }
+    match catalog.tables().any(|(other, _)| other == name) {
+        false => Ok(()),
+        true => Err(Error::invalid(format!("table {name:?} exists already"))),
+    }
+}
+
+/// Adds a table, whose manifest exists, to the catalog, and starts its background work.
+pub(super) async fn add(
+    engine: &Arc<EngineInner>,
+    catalog: &mut Catalog,
+    name: &str,
+    manifest: Manifest,
+) -> Result<Arc<TableInner>> {
     // Until the outcome is known, so that the list of open tables agrees with the catalog.
     let mut backoff = Backoff::for_outage();
-    while let Err(error) = catalog.create(&name, id).await {
-        wait_or_fail(&engine, error, &mut backoff).await?;
+    while let Err(error) = catalog.create(name, manifest.table()).await {
+        wait_or_fail(engine, error, &mut backoff).await?;
     }
-    let table = TableInner::new(&name, manifest, engine.cancel.child_token());
-    Ok(start(&engine, Arc::new(table)))
+    let table = TableInner::new(name, manifest, engine.cancel.child_token());
+    Ok(start(engine, Arc::new(table)))
 }
 
 /// Waits before a change to the catalog is tried again, if the store is away.
 ///
 /// # Errors
 /// `error`, when waiting does not help.
-async fn wait_or_fail(engine: &EngineInner, error: Error, backoff: &mut Backoff) -> Result<()> {
+pub(super) async fn wait_or_fail(
+    engine: &EngineInner,
+    error: Error,
+    backoff: &mut Backoff,
+) -> Result<()> {
     if !error.is_unavailable() {
         return Err(engine.fail_if_fenced(error));
     }
@@ -74,6 +94,7 @@ pub(super) async fn drop_table(engine: Arc<EngineInner>, name: String) -> Result
     }
     lock(&engine.damaged).remove(&name);
     if let Some(table) = &open {
+        lock(&engine.dropped).insert(id, table.clone());
         lock(&engine.tables).remove(&name);
         engine.scheduler.remove_table(id);
         table.cancel.cancel();

@@ -180,6 +180,11 @@ impl Catalog {
         self.commit(edit, |state| Ok(!state.is_wal_clean)).await
     }
 
+    /// Whether the list is all that there is: no change is on its way whose caller has given up.
+    pub fn is_settled(&self) -> bool {
+        !self.writer.is_in_doubt()
+    }
+
     /// Checks that no newer engine has taken over so far.
     ///
     /// # Errors

@@ -73,6 +73,8 @@ pub struct Listed {
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     ssts: HashSet<SstId>,
+    /// Other tables in whose folders some of them are.
+    homes: HashSet<TableId>,
     checkpoints: usize,
     damaged: Vec<Error>,
 }
@@ -84,9 +86,11 @@ impl Held {
         for listed in listed {
             held.checkpoints += 1;
             match &listed.checkpoint {
-                Ok(checkpoint) => held
-                    .ssts
-                    .extend(checkpoint.version.ssts().map(|sst| sst.id)),
+                Ok(checkpoint) => {
+                    let ssts = || checkpoint.version.ssts();
+                    held.ssts.extend(ssts().map(|sst| sst.id));
+                    held.homes.extend(ssts().filter_map(|sst| sst.home));
+                }
                 Err(error) => held.damaged.push(error.clone()),
             }
         }
@@ -96,6 +100,11 @@ impl Held {
     /// Whether a checkpoint holds `sst`, or may: one that cannot be read holds all.
     pub fn contains(&self, sst: SstId) -> bool {
         !self.damaged.is_empty() || self.ssts.contains(&sst)
+    }
+
+    /// Whether a checkpoint names an SST in the folder of `home`, another table, or may.
+    pub fn names_home(&self, home: TableId) -> bool {
+        !self.damaged.is_empty() || self.homes.contains(&home)
     }
 
     /// Whether there is no checkpoint.

@@ -55,6 +55,22 @@ impl Manifest {
         schema: TableSchema,
         settings: impl Into<LogSettings>,
     ) -> Result<Self> {
+        let nothing = Version::new(schema);
+        Self::create_with(store, table, epoch, &nothing, settings).await
+    }
+
+    /// As [`Self::create`], of a table that begins with what `version` has; its jobs, and what is obsolete in it,
+    /// are left out.
+    ///
+    /// # Errors
+    /// As for [`Self::create`].
+    pub async fn create_with(
+        store: &Store,
+        table: TableId,
+        epoch: Epoch,
+        version: &Version,
+        settings: impl Into<LogSettings>,
+    ) -> Result<Self> {
         let settings = settings.into();
         let env = settings.env.clone();
         let log = Log::new(store.clone(), layout::manifest(table), settings);
@@ -64,15 +80,16 @@ impl Manifest {
                 "table {table} has a manifest already"
             )));
         }
-        let manifest = Self::with(table, env, Version::new(schema.clone()), writer);
-        manifest
-            .commit(|_| {
-                Ok(Some(Edit {
-                    schema: Some(schema.clone()),
-                    ..Edit::default()
-                }))
-            })
-            .await?;
+        let empty = Version::new(version.schema.clone());
+        let manifest = Self::with(table, env, empty, writer);
+        let first = Edit {
+            schema: Some(version.schema.clone()),
+            added: version.ssts().cloned().collect(),
+            flushed_seq: Some(version.flushed_seq).filter(|seq| *seq > Seq(0)),
+            range_deletes: version.range_deletes.clone(),
+            ..Edit::default()
+        };
+        manifest.commit(|_| Ok(Some(first.clone()))).await?;
         Ok(manifest)
     }
 

@@ -9,7 +9,7 @@ use std::{
 use super::edit::{Edit, JobRecord, SstRef};
 use crate::{
     error::{Error, Result},
-    types::{JobId, KeyRange, RangeDelete, Seq, SstId, SstMeta, TableSchema, Window},
+    types::{JobId, KeyRange, RangeDelete, Seq, SstId, SstMeta, TableId, TableSchema, Window},
 };
 
 /// The live SSTs of one window.
@@ -136,6 +136,39 @@ impl Version {
                 theirs.ssts().all(|sst| ours.contains(&sst.id))
             }
         })
+    }
+
+    /// Whether an SST of it is in the folder of `home`, another table.
+    pub fn names_home(&self, home: TableId) -> bool {
+        self.ssts().any(|sst| sst.home == Some(home))
+    }
+
+    /// Its SSTs by the table in whose folder they are, given its own: for each of these a version that has
+    /// these SSTs only, as their home names them.
+    pub fn by_home(&self, own: TableId) -> BTreeMap<TableId, Self> {
+        let empty = || Self {
+            windows: BTreeMap::new(),
+            ..self.for_reading()
+        };
+        let mut homes: BTreeMap<TableId, Self> = BTreeMap::new();
+        for (&at, window) in &self.windows {
+            let mut ssts: BTreeMap<TableId, Vec<Arc<SstMeta>>> = BTreeMap::new();
+            for sst in window.ssts() {
+                let of_home = SstMeta {
+                    home: None,
+                    ..sst.as_ref().clone()
+                };
+                let home = ssts.entry(sst.home_in(own)).or_default();
+                home.push(Arc::new(of_home));
+            }
+            for (home, ssts) in ssts {
+                let mut window = WindowVersion::default();
+                window.add(&ssts.iter().collect::<Vec<_>>());
+                let home = homes.entry(home).or_insert_with(empty);
+                home.windows.insert(at, Arc::new(window));
+            }
+        }
+        homes
     }
 
     /// The live SST that `sst` names.

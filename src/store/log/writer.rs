@@ -375,6 +375,11 @@ impl LogWriter {
         Ok(records)
     }
 
+    /// Whether an append may still arrive whose caller has given up.
+    pub fn is_in_doubt(&self) -> bool {
+        !self.in_doubt.is_empty()
+    }
+
     /// Checks that no newer writer has taken over so far.
     ///
     /// # Errors
