@@ -93,36 +93,14 @@ impl Known {
                 };
                 match comparison {
                     Comparison::Eq => self.values = Some(literal.clone()),
-                    Comparison::Lt => self.bound_above(bound(false))?,
-                    Comparison::LtEq => self.bound_above(bound(true))?,
-                    Comparison::Gt => self.bound_below(bound(false))?,
-                    Comparison::GtEq => self.bound_below(bound(true))?,
+                    Comparison::Lt => tighten(&mut self.upper, bound(false), Comparison::Lt)?,
+                    Comparison::LtEq => tighten(&mut self.upper, bound(true), Comparison::Lt)?,
+                    Comparison::Gt => tighten(&mut self.lower, bound(false), Comparison::Gt)?,
+                    Comparison::GtEq => tighten(&mut self.lower, bound(true), Comparison::Gt)?,
                     Comparison::NotEq => {}
                 }
             }
             _ => {}
-        }
-        Ok(())
-    }
-
-    fn bound_above(&mut self, bound: Bound) -> Result<()> {
-        let is_tighter = match &self.upper {
-            Some(upper) => compare(&bound.value, Comparison::Lt, &upper.value)?.value(0),
-            None => true,
-        };
-        if is_tighter {
-            self.upper = Some(bound);
-        }
-        Ok(())
-    }
-
-    fn bound_below(&mut self, bound: Bound) -> Result<()> {
-        let is_tighter = match &self.lower {
-            Some(lower) => compare(&bound.value, Comparison::Gt, &lower.value)?.value(0),
-            None => true,
-        };
-        if is_tighter {
-            self.lower = Some(bound);
         }
         Ok(())
     }
@@ -151,6 +129,18 @@ impl Known {
         let is_known = self.values.is_some() || self.lower.is_some() || self.upper.is_some();
         Ok(is_known.then_some(TimeRange { start, end }))
     }
+}
+
+/// Has `bound` take the place of `known`, if it is `tighter` or there is none.
+fn tighten(known: &mut Option<Bound>, bound: Bound, tighter: Comparison) -> Result<()> {
+    let is_tighter = match known {
+        Some(known) => compare(&bound.value, tighter, &known.value)?.value(0),
+        None => true,
+    };
+    if is_tighter {
+        *known = Some(bound);
+    }
+    Ok(())
 }
 
 /// The key's columns, with what is known of each.
