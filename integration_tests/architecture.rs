@@ -65,6 +65,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("compaction/split",   &["async ", "tokio::", "rand::"]),
     ("compaction/proof",   &["async ", "tokio::", "rand::"]),
     ("gc/candidates",      &["async ", "tokio::"]),
+    ("gc/verdict",         &["async ", "tokio::"]),
     ("meta/state",         &["async ", "tokio::", "rand::"]),
     ("meta/placement",     &["async ", "tokio::", "rand::"]),
 ];

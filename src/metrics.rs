@@ -81,7 +81,10 @@ metrics! {
     COMPACTION_WRITTEN, Counter, Bytes, "siltstone_compaction_written_bytes_total", "Bytes that committed jobs wrote";
     ROWS_DROPPED, Counter, Count, "siltstone_compaction_rows_dropped_total", "Rows that committed jobs dropped, by cause";
     SSTS_QUARANTINED, Gauge, Count, "siltstone_ssts_quarantined", "SSTs that are left alone because a job with them failed";
-    SSTS_DELETED, Counter, Count, "siltstone_ssts_deleted_total", "Objects of obsolete SSTs that were deleted";
+    OBJECTS_DELETED, Counter, Count, "siltstone_objects_deleted_total", "Objects that were deleted because nobody needs them, by reason";
+    DELETE_FAILURES, Counter, Count, "siltstone_delete_failures_total", "Attempts at a deletion that failed, and will be made again";
+    OBJECTS_FAILING, Gauge, Count, "siltstone_objects_failing", "Objects whose last deletion failed";
+    GC_SWEEPS, Counter, Count, "siltstone_gc_sweeps_total", "Sweeps over everything that is stored";
     STORE_REQUESTS, Counter, Count, "siltstone_store_requests_total", "Requests to the object store, by operation and outcome";
     STORE_RETRIES, Counter, Count, "siltstone_store_retries_total", "Of these, second and later attempts, by operation";
     STORE_READ, Counter, Bytes, "siltstone_store_read_bytes_total", "Bytes of objects read from the store";

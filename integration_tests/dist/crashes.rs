@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use siltstone::{
+    config::Millis,
     engine::{Engine, ScanRequest, Table},
     meta::NodeState,
     types::{NodeId, SstId, TaskId, Token},
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 use crate::{
     cluster::{Cluster, PATIENCE, TaskSeen},
     engine_process::{BATCH_ROWS, EngineProcess, Load},
+    leftovers::check_nothing_is_left_behind,
     remote::assert_remote,
     support::{assert_same, eventually, flights, last_of_each_key, scan, sst_files},
 };
@@ -98,6 +100,7 @@ async fn the_task_of_a_killed_node_goes_to_another() {
     );
     let nodes = cluster.node_states().await;
     assert_ne!(nodes.get("node-1"), Some(&NodeState::Active), "{nodes:?}");
+    check_nothing_is_left_behind(&engine, &table, &cluster.root()).await;
     engine.close().await.unwrap();
 }
 
@@ -170,7 +173,7 @@ fn attempts(root: &Path, table: &Table) -> BTreeMap<TaskId, Vec<Token>> {
 
 /// The table is what the first `acknowledged` batches make it, or those and the one after: it was on its
 /// way, and is there wholly or not at all.
-async fn check_acknowledged(table: &Table, flights_written: usize, acknowledged: usize) {
+pub async fn check_acknowledged(table: &Table, flights_written: usize, acknowledged: usize) {
     let replay = flights(flights_written).replay(BATCH_ROWS).unwrap();
     let batches: Vec<_> = replay
         .map(|batch| batch.unwrap())
@@ -226,9 +229,12 @@ async fn an_engine_killed_again_and_again_has_every_acknowledged_row_whatever_it
             if kill % 2 == 0 {
                 continue;
             }
-            let engine = Engine::open(load.config(dir.path(), None)).await.unwrap();
+            let mut config = load.config(dir.path(), None);
+            config.gc.grace = Millis(0);
+            let engine = Engine::open(config).await.unwrap();
             let table = engine.table("flights").unwrap();
             check_acknowledged(&table, FLIGHTS, acknowledged).await;
+            check_nothing_is_left_behind(&engine, &table, dir.path()).await;
             engine.close().await.unwrap();
         }
     }

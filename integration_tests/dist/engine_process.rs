@@ -7,6 +7,10 @@ use std::{io::Write, path::Path, process::Stdio};
 use siltstone::{
     config::{Bytes, CompactionMode, EngineConfig, WalMode},
     engine::Engine,
+    store::{
+        Store,
+        faulty::{Effect, Fault, Operation},
+    },
     types::{TableOptions, TableSchema},
 };
 use tokio::{
@@ -43,6 +47,8 @@ pub enum Load {
     SteadyObjectWal,
     /// One job of many tasks, when all is written.
     OneBigJob,
+    /// Flushes whose commits wait for the store for ever.
+    CommitsNothing,
 }
 
 impl Load {
@@ -63,7 +69,9 @@ impl Load {
     /// The schema of the table of flights.
     pub fn schema(self, flights: &Flights) -> TableSchema {
         match self {
-            Self::Steady | Self::SteadyObjectWal => flights.table_schema().unwrap(),
+            Self::Steady | Self::SteadyObjectWal | Self::CommitsNothing => {
+                flights.table_schema().unwrap()
+            }
             Self::OneBigJob => {
                 let columns = flights.rows().schema();
                 TableSchema::new(columns, &KEY, Some(KEY[0]), TableOptions::default()).unwrap()
@@ -174,10 +182,16 @@ async fn child() {
     let load = match std::env::var(LOAD).unwrap().as_str() {
         "Steady" => Load::Steady,
         "SteadyObjectWal" => Load::SteadyObjectWal,
+        "CommitsNothing" => Load::CommitsNothing,
         _ => Load::OneBigJob,
     };
     let config = load.config(Path::new(&root), meta.as_deref());
-    let engine = Engine::open(config).await.unwrap();
+    let (store, faults) = Store::open(&config.root).unwrap().with_faults();
+    let engine = match load {
+        Load::CommitsNothing => Engine::builder(config).store(store).open().await,
+        _ => Engine::open(config).await,
+    };
+    let engine = engine.unwrap();
     let flights = flights(rows);
     let skip: usize = std::env::var(SKIP).unwrap().parse().unwrap();
     let table = match engine.tables().is_empty() {
@@ -185,6 +199,7 @@ async fn child() {
         false => engine.table("flights"),
     };
     let table = table.unwrap();
+    faults.add(Fault::new(Operation::Create, "manifest", Effect::Block));
     let mut stdout = std::io::stdout();
     let batches = flights.replay(BATCH_ROWS).unwrap().enumerate();
     for (number, batch) in batches.skip(skip) {

@@ -33,7 +33,8 @@ async fn small_root() -> (TempDir, Engine, Table) {
     (dir, engine, table)
 }
 
-fn siltstone(arguments: &[&str]) -> Output {
+/// Runs the operator's tool.
+pub fn siltstone(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
     let output = command.args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -43,7 +44,7 @@ fn siltstone(arguments: &[&str]) -> Output {
 
 /// What the command printed as JSON, and whether it found nothing wrong.
 #[track_caller]
-fn json(arguments: &[&str]) -> (Value, bool) {
+pub fn json(arguments: &[&str]) -> (Value, bool) {
     let output = siltstone(&[arguments, &["--json"]].concat());
     let code = output.status.code();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -56,12 +57,12 @@ fn json(arguments: &[&str]) -> (Value, bool) {
     (value, code == Some(0))
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// All files under `dir`, with their contents.
-fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

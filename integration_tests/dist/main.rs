@@ -10,4 +10,5 @@ mod command_line;
 mod crashes;
 mod engine_process;
 mod inspect;
+mod leftovers;
 mod remote;

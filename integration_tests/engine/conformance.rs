@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures::{StreamExt, future::join_all, stream};
 use siltstone::{
+    clock::Env,
     error::ErrorKind,
     store::{Created, Operation, Store, Upload},
 };
@@ -44,7 +45,7 @@ async fn store_of_the_environment() {
 
 /// Runs the suite over `store`, whose root is empty before and after.
 pub async fn conforms(store: &Store) {
-    store.probe(1).await.unwrap();
+    store.probe(&Env::default()).await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
     objects_come_and_go(store).await;
     of_racing_creators_one_wins(store).await;

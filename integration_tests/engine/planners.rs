@@ -119,11 +119,11 @@ async fn tables_come_to_rest_and_an_idle_engine_asks_for_nothing() {
     tokio::time::pause();
     let (asked, read) = (changes_and_lists(&faults), faults.count(Operation::Get));
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(
-        changes_and_lists(&faults),
-        asked,
-        "requests of an idle engine"
-    );
+    // Twice, soon after open and ten minutes later, all that is stored is listed: the tables, the probes, of each table
+    // what there is, and its checkpoints.
+    let listings = 2 * (2 + 2 * tables.len() as u64);
+    let asked = changes_and_lists(&faults) - asked;
+    assert!(asked <= listings, "{asked} requests of an idle engine");
     // The heartbeat: whether another engine has taken over, as often as obsolete SSTs are looked for.
     let beats = 600_000 / config().gc.grace.0;
     let read = faults.count(Operation::Get) - read;

@@ -191,7 +191,7 @@ async fn reads_are_whole_while_the_engine_compacts_and_deletes() {
         table.write(batch(round)).await.unwrap();
         table.flush().await.unwrap();
     }
-    let deleted = || async { engine.stats().ssts_deleted > 50 };
+    let deleted = || async { engine.stats().gc.objects_deleted() > 50 };
     eventually("replaced SSTs are deleted", deleted).await;
     done.cancel();
     for reading in reading {

@@ -39,7 +39,10 @@ pub fn run(name: &str, command: impl Future<Output = Result<()>>) -> ExitCode {
 }
 
 /// A configuration file's name and text; an empty text when there is no file.
-fn read_config(file: Option<&Path>) -> Result<(String, String)> {
+///
+/// # Errors
+/// `Invalid`, naming the file, when it cannot be read.
+pub fn read_config(file: Option<&Path>) -> Result<(String, String)> {
     let Some(file) = file else {
         return Ok(("(none)".to_owned(), String::new()));
     };

@@ -33,7 +33,7 @@ pub struct EngineConfig {
     /// Compaction: when, and by whom.
     #[serde(default)]
     pub compaction: CompactionConfig,
-    /// Deletion of what compaction replaced.
+    /// Deletion of what nobody needs any more.
     #[serde(default)]
     pub gc: GcConfig,
     /// Requests to the object store.
@@ -44,13 +44,16 @@ pub struct EngineConfig {
     pub reader: ReaderConfig,
 }
 
-/// Deletion of what compaction replaced.
+/// Deletion of what nobody needs any more.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GcConfig {
     /// How long an SST that a compaction replaced is kept, at the least; for as long as a scan reads it, it
     /// is kept in any case. Default: `"5m"`.
     pub grace: Millis,
+    /// How often all that is stored is listed, to find and delete what lost attempts and killed engines left
+    /// behind. The first time soon after open. Default: `"10m"`.
+    pub orphans_interval: Millis,
     /// How long records of catalog and manifests are kept after a snapshot made them needless. An engine
     /// that was suspended for longer, and overtaken, finds out by a listing. The same for all engines of a
     /// root: change it only while none runs. Default: `"10m"`.
@@ -130,6 +133,7 @@ impl Default for GcConfig {
     fn default() -> Self {
         Self {
             grace: Millis::secs(300),
+            orphans_interval: Millis::secs(600),
             log_grace: Millis::secs(600),
         }
     }

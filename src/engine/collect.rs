@@ -1,18 +1,21 @@
-//! The engine's deletions: obsolete SSTs now and then, the objects of dropped tables. And its heartbeat,
-//! one request: whether another engine has taken the root over. Without it an engine that does nothing but
-//! write to a WAL of its own would not notice.
+//! When the engine deletes: SSTs that left a table soon after the grace, from what the version knows; everything
+//! else that nobody needs by a sweep over all that is stored, now and then, because listing costs. And its heartbeat,
+//! one request: whether another engine has taken the root over. Without it an engine that does nothing but write to a
+//! WAL of its own would not notice.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     EngineInner, clone,
     table::{TableInner, lock},
 };
-use crate::{error::Result, gc, store::layout, types::TableId};
+use crate::{
+    clock::Backoff,
+    error::{Error, ErrorKind, Result},
+    gc::{self, Swept},
+    store::layout,
+    types::TableId,
+};
 
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -37,39 +40,151 @@ pub(super) async fn heartbeat(engine: Arc<EngineInner>) {
 
 /// Sweeps until the engine ends.
 pub(super) async fn run(engine: Arc<EngineInner>) {
+    let mut rounds = Rounds::new(&engine);
     tokio::select! {
+        biased;
         () = engine.cancel.cancelled() => return,
-        deleted = delete_unknown_tables(&engine) => if let Err(error) = deleted {
-            tracing::warn!(%error, "tables that are not in the catalog were not deleted");
-        }
+        // What the engine before had no time for.
+        swept = sweep_unknown_tables(&engine) => drop(note(&engine, "dropped tables", swept)),
     }
     loop {
+        let sweeps_everything = rounds.next();
         tokio::select! {
+            biased;
             () = engine.cancel.cancelled() => return,
-            () = tokio::time::sleep(engine.sweep_interval()) => {}
+            () = tokio::time::sleep(rounds.pause) => {}
         }
-        let tables: Vec<Arc<TableInner>> = lock(&engine.tables).values().cloned().collect();
-        for table in tables {
-            let is_held = lock(&table.swept).held > 0;
-            if is_held {
-                clone::release(&engine, table.id()).await;
+        engine.sweeper.next_round();
+        tokio::select! {
+            biased;
+            () = engine.cancel.cancelled() => return,
+            () = round(&engine, sweeps_everything, &mut rounds) => {}
+        }
+    }
+}
+
+/// When everything is swept, in rounds.
+struct Rounds {
+    pause: Duration,
+    interval: Duration,
+    /// Until the next sweep of everything.
+    left: Duration,
+    /// Sweeps of everything in a row that did not do all they should.
+    incomplete: u32,
+}
+
+impl Rounds {
+    fn new(engine: &EngineInner) -> Self {
+        let config = &engine.config.gc;
+        let interval = config.orphans_interval.duration().max(INTERVAL_MIN);
+        Self {
+            pause: engine.sweep_pause().min(interval),
+            interval,
+            // The first one soon: most of what is left behind is left by an engine that was killed.
+            left: interval.min(INTERVAL_MAX),
+            incomplete: 0,
+        }
+    }
+
+    /// Whether the round that begins after the next pause is to sweep everything.
+    fn next(&mut self) -> bool {
+        self.left = self.left.saturating_sub(self.pause);
+        self.left.is_zero()
+    }
+
+    /// Everything was swept. When something failed it is tried again sooner.
+    fn swept(&mut self, is_complete: bool) {
+        self.incomplete = if is_complete { 0 } else { self.incomplete + 1 };
+        self.left = match self.incomplete {
+            0 => self.interval,
+            times => self.interval.min(self.pause * (1 << times.min(10))),
+        };
+    }
+}
+
+async fn round(engine: &Arc<EngineInner>, sweeps_everything: bool, rounds: &mut Rounds) {
+    if sweeps_everything {
+        let (swept, failure) = sweep_everything(engine).await;
+        rounds.swept(failure.is_none() && swept.failed.is_empty());
+        return;
+    }
+    for table in tables(engine) {
+        release_clones(engine, &table).await;
+        let swept = engine.sweeper.sweep_obsolete(table.swept()).await;
+        if let Some(swept) = swept.transpose()
+            && let Ok(swept) = note(engine, &table.name, swept)
+        {
+            *lock(&table.held_back) = swept.held_back();
+        }
+    }
+}
+
+/// Sweeps all that is stored. One failure does not keep the rest from being swept; the first is returned.
+pub(super) async fn sweep_everything(engine: &Arc<EngineInner>) -> (Swept, Option<Error>) {
+    let (mut sum, mut failure) = (Swept::default(), None);
+    let mut add = |swept: Result<Swept>| match swept {
+        Ok(swept) => sum.add(swept),
+        Err(error) => drop(failure.get_or_insert(error)),
+    };
+    let swept = sweep_unknown_tables(engine).await;
+    add(note(engine, "dropped tables", swept));
+    for table in tables(engine) {
+        release_clones(engine, &table).await;
+        let swept = engine.sweeper.sweep_table(table.swept()).await;
+        // One that has been dropped meanwhile is another's.
+        if !table.cancel.is_cancelled() {
+            let swept = note(engine, &table.name, swept);
+            if let Ok(swept) = &swept {
+                *lock(&table.held_back) = swept.held_back();
             }
-            let (grace_ms, now_ms) = (engine.config.gc.grace.0, engine.env.unix_ms());
-            let swept = gc::sweep_obsolete(&engine.store, &table.manifest, grace_ms, now_ms);
-            tokio::select! {
-                () = table.cancel.cancelled() => {}
-                swept = swept => match swept {
-                    Ok(swept) => {
-                        let ssts = swept.deleted as u64;
-                        engine.ssts_deleted.fetch_add(ssts, Ordering::Relaxed);
-                        *lock(&table.swept) = swept;
-                        if ssts > 0 {
-                            tracing::debug!(table = %table.name, ssts, "obsolete ssts deleted");
-                        }
-                    }
-                    Err(error) => tracing::warn!(table = %table.name, %error, "obsolete ssts were not all deleted"),
-                }
-            }
+            add(swept);
+        }
+        tokio::task::yield_now().await;
+    }
+    let swept = engine.sweeper.sweep_leftovers(&engine.cancel).await;
+    add(note(engine, "leftovers", swept));
+    let is_complete = failure.is_none() && sum.failed.is_empty();
+    engine.sweeper.swept_everything(is_complete);
+    (sum, failure)
+}
+
+/// Ends checkpoints of clones that need nothing of `table` any more, if the last sweep found something held.
+async fn release_clones(engine: &EngineInner, table: &TableInner) {
+    let is_held = lock(&table.held_back).ssts > 0;
+    if is_held {
+        clone::release(engine, table.id()).await;
+    }
+}
+
+/// Says how a sweep of `what` ended, and ends the engine if it has been taken over.
+fn note(engine: &EngineInner, what: &str, swept: Result<Swept>) -> Result<Swept> {
+    match &swept {
+        Ok(swept) if swept.deleted.is_empty() => {}
+        Ok(swept) => tracing::info!(what, deleted = ?swept.deleted, "objects deleted"),
+        Err(error) if error.kind() == ErrorKind::Closed => {}
+        Err(error) => tracing::warn!(what, %error, "not everything that could go was deleted"),
+    }
+    swept.map_err(|error| engine.fail_if_fenced(error))
+}
+
+fn tables(engine: &EngineInner) -> Vec<Arc<TableInner>> {
+    lock(&engine.tables).values().cloned().collect()
+}
+
+impl EngineInner {
+    /// How often what has left is looked through.
+    fn sweep_pause(&self) -> Duration {
+        let grace = self.config.gc.grace.duration();
+        grace.clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
+}
+
+impl TableInner {
+    fn swept(&self) -> gc::Table<'_> {
+        gc::Table {
+            manifest: &self.manifest,
+            pending: &self.pending,
+            cancel: &self.cancel,
         }
     }
 }
@@ -83,60 +198,54 @@ pub(super) async fn delete_dropped(
     table: Option<Arc<TableInner>>,
 ) {
     let deleted = async {
+        let mut backoff = Backoff::for_outage();
         loop {
-            let mut pause = INTERVAL_MIN;
-            let is_read = table.as_ref().is_some_and(|table| table.manifest.is_read());
-            if !is_read {
-                lock(&engine.dropped).remove(&id);
-                clone::release(&engine, id).await;
-                match gc::delete_table(&engine.store, id, engine.env.unix_ms()).await {
-                    Ok(swept) => {
-                        let (objects, is_held) = (swept.deleted, swept.is_held);
-                        if objects > 0 {
-                            tracing::info!(table = %id, objects, is_held, "dropped table deleted");
-                        }
-                        if !is_held {
-                            return;
-                        }
-                        pause = engine.sweep_interval();
-                    }
-                    Err(error) => {
-                        tracing::warn!(table = %id, %error, "dropped table was not deleted")
-                    }
-                }
+            // First a pause: a read that has just found the table open is about to hold its version.
+            tokio::time::sleep(INTERVAL_MIN).await;
+            if table.as_ref().is_some_and(|table| table.manifest.is_read()) {
+                continue;
             }
-            tokio::time::sleep(pause).await;
+            lock(&engine.dropped).remove(&id);
+            clone::release(&engine, id).await;
+            let swept = engine.sweeper.sweep_dropped(id, &engine.cancel).await;
+            match note(&engine, "dropped table", swept) {
+                Ok(swept) if swept.is_held() => tokio::time::sleep(engine.sweep_pause()).await,
+                Ok(swept) if swept.failed.is_empty() => return,
+                _ => backoff.pause().await,
+            }
         }
     };
     tokio::select! {
         () = engine.cancel.cancelled() => {}
-        () = deleted => {}
+        () = deleted => drop(lock(&engine.deleting).remove(&id)),
     }
 }
 
-/// Deletes tables that were dropped, or never finished being created, by an engine before.
-async fn delete_unknown_tables(engine: &Arc<EngineInner>) -> Result<()> {
+/// Deletes tables that were dropped, or never finished being created, by an engine before, or whose objects were
+/// written by attempts that did not know.
+async fn sweep_unknown_tables(engine: &Arc<EngineInner>) -> Result<Swept> {
+    let folders = engine.store.list_folders(layout::TABLES).await?;
     let unknown = {
+        // A table that this engine creates is in the catalog, or came to nothing, by the time this is ours. One that a
+        // newer engine creates comes after its claim: if there is no claim yet, none of the folders listed is such a
+        // table. Ids never come back.
         let mut catalog = engine.catalog.lock().await;
-        let folders = engine.store.list_folders(layout::TABLES).await?;
-        // In this order: a table that a newer engine creates comes after its claim, so if there is no claim
-        // yet, none of the folders listed is such a table. Ids never come back.
-        let leads = catalog.check_leads().await;
-        leads.map_err(|error| engine.fail_if_fenced(error))?;
+        catalog.check_leads().await?;
         let known: HashSet<TableId> = catalog.tables().map(|(_, id)| id).collect();
         gc::unknown_tables(&folders, &known)
     };
+    let mut sum = Swept::default();
     for table in unknown {
-        let deleted = delete_dropped(engine.clone(), table, None);
-        engine.tracker.spawn(deleted);
+        if lock(&engine.deleting).contains(&table) {
+            continue;
+        }
+        clone::release(engine, table).await;
+        let swept = engine.sweeper.sweep_dropped(table, &engine.cancel).await?;
+        if swept.is_held() && lock(&engine.deleting).insert(table) {
+            let later = delete_dropped(engine.clone(), table, None);
+            engine.tracker.spawn(later);
+        }
+        sum.add(swept);
     }
-    Ok(())
-}
-
-impl EngineInner {
-    /// How often what is obsolete is looked through.
-    fn sweep_interval(&self) -> Duration {
-        let grace = self.config.gc.grace.duration();
-        grace.clamp(INTERVAL_MIN, INTERVAL_MAX)
-    }
+    Ok(sum)
 }

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     clock::{Backoff, Env},
     error::{Error, ErrorKind, Result},
+    gc::PendingSsts,
     manifest::{Edit, Pins, Version},
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
     sst::{RunHooks, SstOptions, SstSpec, write_run},
@@ -81,7 +82,7 @@ async fn flush_slot(
 ) -> Result<()> {
     slot.wait_complete().await;
     retry(table, || alter::choose_window(engine, table, slot)).await?;
-    let ssts = retry(table, || write_ssts(engine, table, slot)).await?;
+    let (ssts, pending) = retry(table, || write_ssts(engine, table, slot)).await?;
     let seq = slot.seq_last();
     let commit = || {
         table.manifest.commit(|version| {
@@ -94,6 +95,7 @@ async fn flush_slot(
         })
     };
     retry(table, commit).await?;
+    pending.settle();
     table.memory.forget_flushed(seq);
     table.pace.flushed(ssts.len(), engine.env.monotonic());
     let bytes = ssts.iter().map(|sst| sst.bytes).sum();
@@ -141,10 +143,12 @@ async fn write_ssts(
     engine: &EngineInner,
     table: &TableInner,
     slot: &Arc<Slot>,
-) -> Result<Vec<Arc<SstMeta>>> {
+) -> Result<(Vec<Arc<SstMeta>>, Arc<PendingSsts>)> {
     let permit = engine.flush_slots.acquire().await;
     let _permit = permit.map_err(|_| Error::closed("the engine is closed"))?;
+    let pending = Arc::new(table.pending.begin());
     let writing = SlotWriter {
+        pending: pending.clone(),
         store: engine.store.clone(),
         env: engine.env.clone(),
         version: table.manifest.version(),
@@ -163,20 +167,22 @@ async fn write_ssts(
     let (result, ssts) =
         written.map_err(|error| Error::internal("flush panicked").with_source(error))?;
     if let Err(error) = result {
-        // No edit names them, and the next attempt writes others.
+        // No edit names them, and the next attempt writes others. What cannot be deleted now is swept later.
         for sst in ssts {
             let name = layout::sst(table.id(), sst.id);
             if let Err(error) = engine.store.delete(&name).await {
                 tracing::warn!(name, %error, "sst of a failed flush was not deleted");
             }
         }
+        pending.settle();
         return Err(error);
     }
-    Ok(ssts)
+    Ok((ssts, pending))
 }
 
 /// Writes the SSTs of one memtable. Blocks.
 struct SlotWriter {
+    pending: Arc<PendingSsts>,
     store: Store,
     env: Env,
     version: Arc<Version>,
@@ -217,7 +223,10 @@ impl SlotWriter {
                 },
             };
             let hooks = RunHooks {
-                id_of: &mut |_| SstId::flushed(self.env.unix_ms(), self.env.random()),
+                id_of: &mut |_| {
+                    let id = SstId::flushed(self.env.unix_ms(), self.env.random());
+                    self.pending.add(id)
+                },
                 progress: &mut |_| {},
                 finished: &mut |sst| ssts.push(Arc::new(sst.clone())),
                 cancelled: &|| self.cancel.is_cancelled(),

@@ -29,11 +29,8 @@ mod warm;
 mod write;
 
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -52,18 +49,22 @@ pub use table::Table;
 use table::{TableInner, lock};
 use view::ReadSource;
 
-pub use crate::compaction::{CompactionReport, CompactionStats, NodeStats, planner::CompactRange};
-pub use crate::manifest::{CheckpointInfo, CheckpointKind};
 use crate::{
     clock::{Backoff, Env},
     compaction::{Compactor, Scheduler},
     config::{EngineConfig, WalMode},
     error::{Error, ErrorKind, Result},
+    gc::Sweeper,
     manifest::Catalog,
     metrics::Publisher,
     store::{Store, log::LogSettings},
     types::{TableId, TableSchema},
     wal::Wal,
+};
+pub use crate::{
+    compaction::{CompactionReport, CompactionStats, NodeStats, planner::CompactRange},
+    gc::{GcStats, Swept},
+    manifest::{CheckpointInfo, CheckpointKind},
 };
 
 /// One process's handle on a root in an object store. Cheap to clone; [`close`](Engine::close) it.
@@ -86,21 +87,23 @@ struct EngineInner {
     source: ReadSource,
     env: Env,
     /// One change to the list of tables at a time.
-    catalog: tokio::sync::Mutex<Catalog>,
+    catalog: Arc<tokio::sync::Mutex<Catalog>>,
     /// Open tables by name.
     tables: Mutex<BTreeMap<String, Arc<TableInner>>>,
     /// Tables that were dropped, and that reads may still hold.
     dropped: Mutex<BTreeMap<TableId, Arc<TableInner>>>,
     /// Tables whose manifest is damaged, by name.
     damaged: Mutex<BTreeMap<String, Damaged>>,
+    /// Dropped tables whose objects are about to be deleted.
+    deleting: Mutex<HashSet<TableId>>,
     wal: Option<Wal>,
     scheduler: Scheduler,
     /// Memory for writes.
     budget: Arc<Budget>,
     /// When the largest memtable was looked for last, to free memory ahead of need.
     pressed: Mutex<Duration>,
-    /// Objects of obsolete SSTs deleted.
-    ssts_deleted: AtomicU64,
+    /// Deletes what nobody needs.
+    sweeper: Sweeper,
     /// What metrics were told.
     publisher: Mutex<Publisher>,
     /// Gets that may run at once.
@@ -220,6 +223,19 @@ impl Engine {
         self.inner.scheduler.wait_idle().await
     }
 
+    /// Sweeps all that is stored, now, and deletes what nobody needs. The engine does so by itself every
+    /// [`orphans_interval`](crate::config::GcConfig::orphans_interval).
+    ///
+    /// # Errors
+    /// The first failure to find out what there is, or whether this engine still leads; the rest was swept all the
+    /// same. Objects that could not be deleted are in [`Swept::failed`]. `Fenced`; `Closed`.
+    pub async fn collect_garbage(&self) -> Result<Swept> {
+        self.inner.check_alive()?;
+        let (swept, failure) = collect::sweep_everything(&self.inner).await;
+        self.inner.check_alive()?;
+        failure.map_or(Ok(swept), Err)
+    }
+
     /// Numbers about everything.
     pub fn stats(&self) -> EngineStats {
         let tables: Vec<_> = lock(&self.inner.tables).values().cloned().collect();
@@ -241,7 +257,7 @@ impl Engine {
             wal_bytes: wal.bytes,
             wal_appends: wal.appends,
             wal_syncs: wal.syncs,
-            ssts_deleted: self.inner.ssts_deleted.load(Ordering::Relaxed),
+            gc: self.inner.sweeper.stats(),
             wal_error,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use futures::{StreamExt, future::BoxFuture, stream};
@@ -18,6 +18,7 @@ use crate::{
     compaction::{Compactor, LocalCompactor, Scheduler},
     config::{CompactionMode, EngineConfig},
     error::{Error, ErrorKind, Result},
+    gc::Sweeper,
     manifest::{Catalog, Manifest},
     metrics::Publisher,
     sst::SstCache,
@@ -148,6 +149,9 @@ impl EngineBuilder {
         let cache = SstCache::open(&self.config.cache).await?;
         let publisher = Publisher::new(&self.config.name);
         let budget = Budget::new(self.config.memory.write_bytes_max.0);
+        let catalog = Arc::new(tokio::sync::Mutex::new(catalog));
+        let (env, grace_ms) = (self.env.clone(), self.config.gc.grace.0);
+        let sweeper = Sweeper::new(store.clone(), env, catalog.clone(), grace_ms);
         let engine = Engine {
             inner: Arc::new(EngineInner {
                 config: self.config,
@@ -157,15 +161,16 @@ impl EngineBuilder {
                 },
                 store,
                 env: self.env,
-                catalog: tokio::sync::Mutex::new(catalog),
+                catalog,
+                sweeper,
                 tables: Mutex::default(),
                 dropped: Mutex::default(),
                 damaged: Mutex::new(opened.damaged),
+                deleting: Mutex::default(),
                 wal,
                 scheduler,
                 budget,
                 pressed: Mutex::default(),
-                ssts_deleted: AtomicU64::new(0),
                 publisher: Mutex::new(publisher),
                 get_slots: Semaphore::new(GETS_MAX),
                 flush_slots: Semaphore::new(FLUSHES_MAX),
@@ -217,7 +222,7 @@ fn local_compactor(store: &Store, config: &EngineConfig, env: &Env) -> Arc<dyn C
 async fn check_root(store: &Store, env: &Env) -> Result<()> {
     if Catalog::exists(store).await? {
         // A root can be copied to a store that is not fit for one.
-        return store.probe(env.random()).await;
+        return store.probe(env).await;
     }
     let foreign = store.list_top().await?;
     if let Some(name) = foreign.iter().find(|name| !layout::is_known_top(name)) {
@@ -226,7 +231,7 @@ async fn check_root(store: &Store, env: &Env) -> Result<()> {
             store.url()
         )));
     }
-    store.probe(env.random()).await
+    store.probe(env).await
 }
 
 /// The tables that could be opened, and why the others could not.

@@ -14,6 +14,7 @@ pub(super) fn samples(stats: &EngineStats) -> Vec<Sample> {
     of_tables(stats, &mut samples);
     of_compaction(stats, &mut samples);
     of_cache(stats, &mut samples);
+    of_gc(stats, &mut samples);
     of_store(stats, &mut samples);
     samples.0
 }
@@ -97,7 +98,16 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
     samples.put(metrics::WAL_SYNCS, stats.wal_syncs);
     samples.put(metrics::WAL_BYTES, stats.wal_bytes);
     samples.put(metrics::WAL_SEGMENTS, stats.wal_segments);
-    samples.put(metrics::SSTS_DELETED, stats.ssts_deleted);
+}
+
+fn of_gc(stats: &EngineStats, samples: &mut Samples) {
+    let stats = &stats.gc;
+    for (reason, objects) in &stats.deleted {
+        samples.put_by(metrics::OBJECTS_DELETED, [("reason", reason)], *objects);
+    }
+    samples.put(metrics::DELETE_FAILURES, stats.failures);
+    samples.put(metrics::OBJECTS_FAILING, stats.objects_failing);
+    samples.put(metrics::GC_SWEEPS, stats.sweeps);
 }
 
 fn of_compaction(stats: &EngineStats, samples: &mut Samples) {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::ScanStats;
 use crate::{
     compaction::CompactionStats,
+    gc::GcStats,
     manifest::Shape,
     sst::CacheStats,
     store::StoreStats,
@@ -38,8 +39,8 @@ pub struct EngineStats {
     pub wal_appends: u64,
     /// Fsyncs of the WAL since then.
     pub wal_syncs: u64,
-    /// Objects of obsolete SSTs deleted since then.
-    pub ssts_deleted: u64,
+    /// What was deleted since then.
+    pub gc: GcStats,
     /// Why writes to the WAL are delayed or fail, until one succeeds.
     pub wal_error: Option<String>,
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     compaction::{CompactionReport, planner::CompactRange},
     error::{Error, Result},
-    gc::Swept,
+    gc::{HeldBack, Pending},
     manifest::{CheckpointInfo, Manifest, Shape},
     types::{Alteration, Seq, TableId, TableSchema, TimeRange},
     wal::EntryKind,
@@ -61,6 +61,8 @@ pub(super) struct TableInner {
     pub(super) reads: Arc<ReadCounters>,
     /// What its writes are slowed down by.
     pub(super) pace: Pace,
+    /// SSTs on their way into the manifest: not to be deleted.
+    pub(super) pending: Pending,
     /// One change of the schema at a time.
     pub(super) altering: tokio::sync::Mutex<()>,
     /// Held by a range delete from before it has its seq until it is in the manifest; snapshots wait for it, so that
@@ -69,7 +71,7 @@ pub(super) struct TableInner {
     /// One change to its named checkpoints at a time.
     pub(super) checkpointing: tokio::sync::Mutex<()>,
     /// What the last sweep of its obsolete SSTs found.
-    pub(super) swept: Mutex<Swept>,
+    pub(super) held_back: Mutex<HeldBack>,
 }
 
 /// What the table counts.
@@ -132,10 +134,11 @@ impl TableInner {
             counters: Counters::default(),
             reads: Arc::default(),
             pace: Pace::default(),
+            pending: Pending::default(),
             altering: tokio::sync::Mutex::default(),
             range_deleting: tokio::sync::Mutex::default(),
             checkpointing: tokio::sync::Mutex::default(),
-            swept: Mutex::default(),
+            held_back: Mutex::default(),
         }
     }
 
@@ -356,7 +359,7 @@ impl Table {
         let version = inner.manifest.version();
         let counters = &inner.counters;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let swept = *lock(&inner.swept);
+        let held_back = *lock(&inner.held_back);
         let bytes_flushed = load(&counters.bytes_flushed);
         let bytes_compacted = engine.scheduler.bytes_written(inner.id());
         let stats = TableStats {
@@ -376,8 +379,8 @@ impl Table {
             visible_seq: inner.memory.visible(),
             durable_seq: inner.memory.durable(),
             obsolete_ssts: version.obsolete.len() as u64,
-            obsolete_ssts_held: swept.held as u64,
-            checkpoints_damaged: swept.checkpoints_damaged as u64,
+            obsolete_ssts_held: held_back.ssts,
+            checkpoints_damaged: held_back.checkpoints_damaged,
             range_deletes: version.range_deletes.len() as u64,
             jobs: version.jobs.len() as u64,
             batches_written: load(&counters.batches_written),

@@ -92,6 +92,8 @@ pub(super) async fn drop_table(engine: Arc<EngineInner>, name: String) -> Result
     while let Err(error) = catalog.drop_table(id).await {
         wait_or_fail(&engine, error, &mut backoff).await?;
     }
+    // While the catalog is ours: a sweep that finds the table in no catalog leaves it to us.
+    lock(&engine.deleting).insert(id);
     lock(&engine.damaged).remove(&name);
     if let Some(table) = &open {
         lock(&engine.dropped).insert(id, table.clone());

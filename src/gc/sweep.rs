@@ -1,108 +1,466 @@
-//! Deletes what the decision names, and says so in the manifest.
+//! Gathers the facts in the order that makes the decision safe, deletes, and says so in the manifest.
+//!
+//! Slowly: a bounded number of objects at once, with a pause before the next. An object whose deletion fails is tried
+//! again after more and more rounds, alone; so is what a checkpoint holds. All is counted.
 
-use super::candidates;
-use crate::{
-    error::Result,
-    manifest::{Edit, Manifest, checkpoints},
-    store::{Store, layout},
-    types::TableId,
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
-/// What a sweep of a table's obsolete SSTs found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Objects deleted.
-    pub deleted: usize,
-    /// SSTs that stay because checkpoints hold them.
-    pub held: usize,
-    /// Checkpoints that cannot be read, and so hold all.
-    pub checkpoints_damaged: usize,
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{Deleted, Facts, GcStats, Kept, Pending, Verdict, candidates, retries::Retries};
+use crate::{
+    clock::Env,
+    error::{Error, Result},
+    manifest::{
+        Catalog, Edit, Manifest, Version,
+        checkpoints::{self, Held},
+    },
+    store::{
+        ObjectInfo, Store,
+        layout::{self, ObjectName},
+    },
+    types::{SstId, TableId},
+};
+
+/// Objects deleted at once.
+const CHUNK: usize = 500;
+/// Between two chunks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Deletes the garbage of an engine.
+#[derive(Debug)]
+pub struct Sweeper {
+    store: Store,
+    env: Env,
+    /// The engine's: to find out whether it leads.
+    catalog: Arc<tokio::sync::Mutex<Catalog>>,
+    grace_ms: u64,
+    state: Mutex<State>,
+    /// Held by the one sweep that runs.
+    sweeping: tokio::sync::Mutex<()>,
 }
 
-/// Deletes the table's obsolete SSTs whose grace is over and that no read and no checkpoint holds. What could
-/// not be deleted stays obsolete, for the next sweep.
-///
-/// # Errors
-/// The first error of the store, after what could be deleted was; as for [`Manifest::commit`].
-pub async fn sweep_obsolete(
-    store: &Store,
-    manifest: &Manifest,
-    grace_ms: u64,
-    now_ms: u64,
-) -> Result<Swept> {
-    // Candidates, then checkpoints, then reads: `manifest::checkpoints` says why.
-    let version = manifest.version();
-    let mut candidates = candidates::obsolete(&version, grace_ms, now_ms);
-    if candidates.is_empty() {
-        return Ok(Swept::default());
+#[derive(Debug, Default)]
+struct State {
+    retries: Retries,
+    stats: GcStats,
+}
+
+/// An open table, to be swept.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    /// Its manifest.
+    pub manifest: &'a Manifest,
+    /// What its flushes and imports are about to commit.
+    pub pending: &'a Pending,
+    /// Ends the sweep.
+    pub cancel: &'a CancellationToken,
+}
+
+/// What a sweep came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Swept {
+    /// Objects deleted, by [reason](Deleted::as_str).
+    pub deleted: BTreeMap<&'static str, u64>,
+    /// Objects kept, by [reason](Kept::as_str).
+    pub kept: BTreeMap<&'static str, u64>,
+    /// What was not deleted although it could have been, and why.
+    pub failed: Vec<String>,
+    /// Checkpoints that cannot be read, and so hold all.
+    pub checkpoints_damaged: u64,
+}
+
+/// What checkpoints keep of a table that has left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBack {
+    /// SSTs.
+    pub ssts: u64,
+    /// Checkpoints that cannot be read, and so hold all.
+    pub checkpoints_damaged: u64,
+}
+
+impl Swept {
+    /// Adds what another sweep came to.
+    pub fn add(&mut self, other: Self) {
+        for (sum, more) in [
+            (&mut self.deleted, other.deleted),
+            (&mut self.kept, other.kept),
+        ] {
+            for (reason, objects) in more {
+                *sum.entry(reason).or_default() += objects;
+            }
+        }
+        self.failed.extend(other.failed);
+        self.checkpoints_damaged += other.checkpoints_damaged;
     }
-    let held = checkpoints::held(store, manifest.table(), now_ms).await?;
-    let read = candidates::read(&manifest.pinned());
-    let obsolete = candidates.len();
-    candidates.retain(|sst| !held.contains(*sst));
-    let mut swept = Swept {
-        deleted: 0,
-        held: obsolete - candidates.len(),
-        checkpoints_damaged: held.damaged().len(),
-    };
-    candidates.retain(|sst| !read.contains(sst));
-    let names = candidates
-        .iter()
-        .map(|&sst| layout::sst(manifest.table(), sst));
-    let ended = store.delete_all(&names.collect::<Vec<_>>()).await;
-    let mut deleted = Vec::with_capacity(candidates.len());
-    let mut failure = Ok(());
-    for (sst, ended) in candidates.into_iter().zip(ended) {
-        match ended {
-            Ok(()) => deleted.push(sst),
-            Err(error) => failure = failure.and(Err(error)),
+
+    /// What checkpoints kept from being deleted.
+    pub fn held_back(&self) -> HeldBack {
+        let held = Kept::Held(String::new());
+        let ssts = self.kept.get(held.as_str());
+        HeldBack {
+            ssts: ssts.copied().unwrap_or_default(),
+            checkpoints_damaged: self.checkpoints_damaged,
         }
     }
-    if !deleted.is_empty() {
-        manifest
-            .commit(|version| {
-                let known = deleted
-                    .iter()
-                    .filter(|sst| version.obsolete.contains_key(sst));
-                let known: Vec<_> = known.copied().collect();
-                Ok((!known.is_empty()).then(|| Edit {
-                    deleted: known,
-                    ..Edit::default()
-                }))
-            })
-            .await?;
+
+    /// Objects deleted, for whatever reason.
+    pub fn objects_deleted(&self) -> u64 {
+        self.deleted.values().sum()
     }
-    swept.deleted = deleted.len();
-    failure.map(|()| swept)
+
+    /// Whether a checkpoint kept something from being deleted.
+    pub fn is_held(&self) -> bool {
+        let checkpoint = Kept::Checkpoint;
+        self.kept.contains_key(checkpoint.as_str())
+    }
 }
 
-/// What became of the objects of a table that is in no catalog.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DroppedSweep {
-    /// Objects deleted.
-    pub deleted: usize,
-    /// There are checkpoints: they, and the SSTs that they hold, are still there.
-    pub is_held: bool,
+/// Facts, as they were gathered.
+struct Gathered {
+    pending: HashSet<SstId>,
+    version: Arc<Version>,
+    held: Held,
+    pinned: Vec<Arc<Version>>,
+    grace_ms: u64,
+    now_ms: u64,
 }
 
-/// Deletes the objects of a table that is in no catalog, and that no read of this process holds; but
-/// checkpoints and what they hold stay until they end.
-///
-/// # Errors
-/// The first error of the store; call again.
-pub async fn delete_table(store: &Store, table: TableId, now_ms: u64) -> Result<DroppedSweep> {
-    let held = checkpoints::held(store, table, now_ms).await?;
-    let is_held = |name: &str| {
-        !held.is_empty()
-            && (layout::parse_checkpoint(name).is_some()
-                || layout::parse_sst(name).is_some_and(|sst| held.contains(sst)))
-    };
-    let objects = store.list(&layout::table(table)).await?;
-    let names = objects.into_iter().map(|object| object.name);
-    let names: Vec<String> = names.filter(|name| !is_held(name)).collect();
-    let ended: Result<()> = store.delete_all(&names).await.into_iter().collect();
-    ended.map(|()| DroppedSweep {
-        deleted: names.len(),
-        is_held: !held.is_empty(),
+impl Gathered {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            pending: &self.pending,
+            version: &self.version,
+            pinned: &self.pinned,
+            held: &self.held,
+            grace_ms: self.grace_ms,
+            now_ms: self.now_ms,
+        }
+    }
+}
+
+/// Which of those that could go are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Only {
+    /// Those that have not failed, and those that have failed long enough ago.
+    Due,
+    All,
+}
+
+/// An object to be deleted.
+#[derive(Clone, Debug)]
+struct Doomed {
+    name: String,
+    reason: Deleted,
+}
+
+impl Sweeper {
+    /// A sweeper of the root in `store` for the engine that has `catalog`. What has left a table, or never entered
+    /// it, is kept for `grace_ms`.
+    pub fn new(
+        store: Store,
+        env: Env,
+        catalog: Arc<tokio::sync::Mutex<Catalog>>,
+        grace_ms: u64,
+    ) -> Self {
+        Self {
+            store,
+            env,
+            catalog,
+            grace_ms,
+            state: Mutex::default(),
+            sweeping: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// What was deleted so far.
+    pub fn stats(&self) -> GcStats {
+        let state = self.state();
+        GcStats {
+            objects_failing: state.retries.failed(),
+            ..state.stats.clone()
+        }
+    }
+
+    /// A round begins: what failed in earlier ones may be due.
+    pub fn next_round(&self) {
+        self.state().retries.next_round();
+    }
+
+    /// A sweep of everything has ended.
+    pub fn swept_everything(&self, is_complete: bool) {
+        let mut state = self.state();
+        state.stats.sweeps += 1;
+        if is_complete {
+            state.stats.last_error = None;
+        }
+    }
+
+    /// Deletes SSTs that have left `table`, as far as the version knows them: without a listing, and without any
+    /// request while there are none. `None` when there is nothing to be tried again yet.
+    ///
+    /// # Errors
+    /// `Fenced`; `Unavailable` when the facts could not be gathered; `Closed` with the table.
+    pub async fn sweep_obsolete(&self, table: Table<'_>) -> Result<Option<Swept>> {
+        let _one = self.sweeping.lock().await;
+        let id = table.manifest.table();
+        let gathered = self.gather_here(table);
+        let left = gathered.version.obsolete.keys();
+        let names = left.map(|&sst| unsized_object(layout::sst(id, sst)));
+        let mut objects: Vec<ObjectInfo> = names.collect();
+        let verdicts = candidates::judge(id, &objects, &gathered.facts());
+        drop(gathered);
+        let mut verdicts = verdicts.into_iter();
+        objects.retain(|_| {
+            verdicts
+                .next()
+                .is_some_and(|verdict| verdict.deleted().is_some())
+        });
+        if objects.is_empty() {
+            return Ok(Some(Swept::default()));
+        }
+        let mut names = objects.iter().map(|object| &object.name);
+        match names.any(|name| self.state().retries.is_due(name)) {
+            true => self.sweep(table, objects, Only::Due).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Lists everything in the folder of `table`, and deletes what nobody needs.
+    ///
+    /// # Errors
+    /// As for [`Self::sweep_obsolete`].
+    pub async fn sweep_table(&self, table: Table<'_>) -> Result<Swept> {
+        let _one = self.sweeping.lock().await;
+        let folder = layout::table(table.manifest.table());
+        let objects = self.store.list(&folder).await?;
+        self.sweep(table, objects, Only::All).await
+    }
+
+    /// Deletes what is left of `table`, which is not in the catalog, and which no read of this process holds: the
+    /// caller has made sure of both. Checkpoints, and what they hold, stay until they end.
+    ///
+    /// # Errors
+    /// `Unavailable` when it could not be listed; `Closed` when `cancel` ends the sweep.
+    pub async fn sweep_dropped(&self, table: TableId, cancel: &CancellationToken) -> Result<Swept> {
+        let _one = self.sweeping.lock().await;
+        let objects = self.store.list(&layout::table(table)).await?;
+        let now_ms = self.env.unix_ms();
+        let held = checkpoints::held(&self.store, table, now_ms).await?;
+        let verdicts = candidates::judge_dropped(table, &objects, &held, now_ms);
+        let (mut swept, doomed) = self.sort_out(objects, &verdicts);
+        for chunk in chunks(doomed) {
+            check_open(cancel)?;
+            self.delete(&chunk.objects, &mut swept).await;
+            chunk.pause().await;
+        }
+        Ok(swept)
+    }
+
+    /// Deletes probes, and files of writes that did not end.
+    ///
+    /// # Errors
+    /// As for [`Self::sweep_dropped`].
+    pub async fn sweep_leftovers(&self, cancel: &CancellationToken) -> Result<Swept> {
+        let _one = self.sweeping.lock().await;
+        let mut objects = self.store.list(layout::PROBE).await?;
+        objects.extend(self.store.list_staged().await?);
+        let verdicts = candidates::judge_leftovers(&objects, self.env.unix_ms());
+        let (mut swept, doomed) = self.sort_out(objects, &verdicts);
+        for chunk in chunks(doomed) {
+            check_open(cancel)?;
+            self.delete(&chunk.objects, &mut swept).await;
+            chunk.pause().await;
+        }
+        Ok(swept)
+    }
+
+    /// Decides about `objects`, which were listed before, and deletes.
+    async fn sweep(&self, table: Table<'_>, objects: Vec<ObjectInfo>, only: Only) -> Result<Swept> {
+        self.catalog.lock().await.check_leads().await?;
+        let id = table.manifest.table();
+        let gathered = self.gather(table).await?;
+        let verdicts = candidates::judge(id, &objects, &gathered.facts());
+        let damaged = gathered.held.damaged().len() as u64;
+        drop(gathered);
+        let (mut swept, mut doomed) = self.sort_out(objects, &verdicts);
+        swept.checkpoints_damaged = damaged;
+        if only == Only::Due {
+            doomed.retain(|doomed| self.state().retries.is_due(&doomed.name));
+        }
+        for chunk in chunks(doomed) {
+            // Once more, with what is known now: nothing that was learned since may speak against it.
+            let gathered = self.gather(table).await?;
+            let names = chunk.objects.iter();
+            let names: Vec<ObjectName> = names
+                .filter_map(|object| layout::parse(&object.name))
+                .collect();
+            candidates::is_named_by_nobody(&names, &gathered.facts())?;
+            drop(gathered);
+            check_open(table.cancel)?;
+            let gone = self.delete(&chunk.objects, &mut swept).await;
+            forget_obsolete(table.manifest, &gone).await?;
+            chunk.pause().await;
+        }
+        Ok(swept)
+    }
+
+    /// The facts that need no request.
+    fn gather_here(&self, table: Table<'_>) -> Gathered {
+        let pending = table.pending.now();
+        let version = table.manifest.version();
+        let pinned = table.manifest.pinned();
+        Gathered {
+            pending,
+            version,
+            held: Held::default(),
+            pinned,
+            grace_ms: self.grace_ms,
+            now_ms: self.env.unix_ms(),
+        }
+    }
+
+    /// All facts, in the order that the head of `gc` demands.
+    async fn gather(&self, table: Table<'_>) -> Result<Gathered> {
+        let mut gathered = self.gather_here(table);
+        let id = table.manifest.table();
+        gathered.held = checkpoints::held(&self.store, id, gathered.now_ms).await?;
+        gathered.pinned = table.manifest.pinned();
+        Ok(gathered)
+    }
+
+    /// Counts what stays, and returns what goes. What is held will be looked at again later.
+    fn sort_out(&self, objects: Vec<ObjectInfo>, verdicts: &[Verdict]) -> (Swept, Vec<Doomed>) {
+        let (mut swept, mut doomed) = (Swept::default(), Vec::new());
+        for (object, verdict) in objects.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Delete(reason) => doomed.push(Doomed {
+                    name: object.name,
+                    reason: *reason,
+                }),
+                Verdict::Keep(reason) => {
+                    *swept.kept.entry(reason.as_str()).or_default() += 1;
+                    if let Kept::Held(_) = reason {
+                        self.state().retries.postpone(&object.name, false);
+                    }
+                }
+            }
+        }
+        (swept, doomed)
+    }
+
+    /// Deletes `chunk`, and counts. Returns what is gone.
+    async fn delete(&self, chunk: &[Doomed], swept: &mut Swept) -> Vec<ObjectName> {
+        let (staged, objects): (Vec<&Doomed>, Vec<&Doomed>) = chunk
+            .iter()
+            .partition(|doomed| doomed.reason == Deleted::Staged);
+        let names: Vec<String> = objects.iter().map(|doomed| doomed.name.clone()).collect();
+        let mut ended = Vec::new();
+        if !names.is_empty() {
+            ended.extend(objects.into_iter().zip(self.store.delete_all(&names).await));
+        }
+        for doomed in staged {
+            ended.push((doomed, self.store.delete_staged(&doomed.name).await));
+        }
+        let mut gone = Vec::new();
+        for (doomed, ended) in ended {
+            match ended {
+                Ok(()) => gone.push(doomed),
+                Err(error) => self.note_failure(doomed, &error, swept),
+            }
+        }
+        self.note_deleted(&gone, swept);
+        let gone = gone.into_iter();
+        gone.filter_map(|doomed| layout::parse(&doomed.name))
+            .collect()
+    }
+
+    fn note_deleted(&self, gone: &[&Doomed], swept: &mut Swept) {
+        let mut state = self.state();
+        for doomed in gone {
+            let reason = doomed.reason.as_str();
+            tracing::debug!(name = doomed.name, reason = %doomed.reason, "object deleted");
+            *swept.deleted.entry(reason).or_default() += 1;
+            *state.stats.deleted.entry(reason.to_owned()).or_default() += 1;
+            state.retries.forget(&doomed.name);
+        }
+    }
+
+    fn note_failure(&self, doomed: &Doomed, error: &Error, swept: &mut Swept) {
+        let (name, reason) = (&doomed.name, doomed.reason);
+        tracing::warn!(name, %reason, %error, "object was not deleted, and will be tried again");
+        swept.failed.push(format!("{name}: {error}"));
+        let mut state = self.state();
+        state.stats.failures += 1;
+        state.stats.last_error = Some(error.to_string());
+        state.retries.postpone(name, true);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+}
+
+/// Some of what is to be deleted.
+struct Chunk {
+    objects: Vec<Doomed>,
+    is_last: bool,
+}
+
+impl Chunk {
+    async fn pause(&self) {
+        if !self.is_last {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+fn chunks(mut doomed: Vec<Doomed>) -> impl Iterator<Item = Chunk> {
+    std::iter::from_fn(move || {
+        let rest = doomed.split_off(doomed.len().min(CHUNK));
+        let objects = std::mem::replace(&mut doomed, rest);
+        let is_last = doomed.is_empty();
+        (!objects.is_empty()).then_some(Chunk { objects, is_last })
     })
+}
+
+fn check_open(cancel: &CancellationToken) -> Result<()> {
+    match cancel.is_cancelled() {
+        true => Err(Error::closed("the sweep was stopped")),
+        false => Ok(()),
+    }
+}
+
+/// An object known by name only.
+fn unsized_object(name: String) -> ObjectInfo {
+    ObjectInfo {
+        name,
+        bytes: 0,
+        modified_ms: 0,
+    }
+}
+
+/// Takes SSTs whose objects are gone out of the list of those that have left.
+async fn forget_obsolete(manifest: &Manifest, gone: &[ObjectName]) -> Result<()> {
+    let ssts = gone.iter().filter_map(|object| match object {
+        ObjectName::Sst(_, sst) => Some(*sst),
+        _ => None,
+    });
+    let ssts: Vec<SstId> = ssts.collect();
+    let commit = manifest.commit(|version| {
+        let known = ssts.iter().copied();
+        let deleted: Vec<_> = known
+            .filter(|sst| version.obsolete.contains_key(sst))
+            .collect();
+        Ok((!deleted.is_empty()).then(|| Edit {
+            deleted,
+            ..Edit::default()
+        }))
+    });
+    commit.await.map(drop)
 }

@@ -1,7 +1,7 @@
 //! A checkpoint: a version of a table, and who holds it until when. A value; its object is in
 //! [`checkpoints`](super::checkpoints).
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde::Serialize;
 
@@ -72,6 +72,16 @@ pub enum CheckpointKind {
     Reader,
     /// A clone's, which shares the SSTs.
     Clone,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => write!(f, "{name:?}"),
+            Self::Reader(name) => write!(f, "of reader {name:?}"),
+            Self::Clone(table) => write!(f, "of clone {table}"),
+        }
+    }
 }
 
 impl Checkpoint {

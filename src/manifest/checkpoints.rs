@@ -72,7 +72,8 @@ pub struct Listed {
 /// What the checkpoints of a table hold.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    ssts: HashSet<SstId>,
+    /// SSTs, each with one of those who hold it, in words.
+    ssts: HashMap<SstId, Arc<str>>,
     /// Other tables in whose folders some of them are.
     homes: HashSet<TableId>,
     checkpoints: usize,
@@ -87,8 +88,9 @@ impl Held {
             held.checkpoints += 1;
             match &listed.checkpoint {
                 Ok(checkpoint) => {
+                    let holder: Arc<str> = checkpoint.purpose.to_string().into();
                     let ssts = || checkpoint.version.ssts();
-                    held.ssts.extend(ssts().map(|sst| sst.id));
+                    held.ssts.extend(ssts().map(|sst| (sst.id, holder.clone())));
                     held.homes.extend(ssts().filter_map(|sst| sst.home));
                 }
                 Err(error) => held.damaged.push(error.clone()),
@@ -99,7 +101,14 @@ impl Held {
 
     /// Whether a checkpoint holds `sst`, or may: one that cannot be read holds all.
     pub fn contains(&self, sst: SstId) -> bool {
-        !self.damaged.is_empty() || self.ssts.contains(&sst)
+        self.holder(sst).is_some()
+    }
+
+    /// One of those who hold `sst`, in words.
+    pub fn holder(&self, sst: SstId) -> Option<&str> {
+        let damaged = self.damaged.first();
+        let unknown = damaged.map(|_| "that cannot be read");
+        self.ssts.get(&sst).map(|holder| &**holder).or(unknown)
     }
 
     /// Whether a checkpoint names an SST in the folder of `home`, another table, or may.

@@ -6,7 +6,7 @@
 //!    that does not fit is reported and left out. What precedes that snapshot may have been removed, in part
 //!    or whole.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -187,34 +187,61 @@ pub async fn catalog(store: &Store) -> Result<CatalogReport> {
 /// `NotFound` when there is none; `Unavailable`. Damage is no error.
 pub async fn manifest(store: &Store, table: TableId) -> Result<ManifestReport> {
     let log = ReadLog::read(store, &layout::manifest(table)).await?;
-    let mut report = ManifestReport {
+    let lines = log.entries.iter();
+    let lines = lines.map(|entry| entry.line(entry.record.as_ref().map(summary)));
+    let (lines, needed) = (lines.collect(), &log.entries[log.first..]);
+    let records = needed.iter().filter_map(|entry| entry.record.as_ref());
+    let epoch = records.map(|record| record.epoch.0).max();
+    let seen = Seen::of(table, log);
+    Ok(ManifestReport {
         table: table.to_string(),
-        ..ManifestReport::default()
-    };
-    let mut version: Option<Version> = None;
-    for (at, entry) in log.entries.iter().enumerate() {
-        report
-            .log
-            .push(entry.line(entry.record.as_ref().map(summary)));
-        let Some(record) = entry.record.as_ref().filter(|_| at >= log.first) else {
-            continue;
-        };
-        report.epoch = report.epoch.max(record.epoch.0);
-        match commit::replay(table, version.clone(), record) {
-            Ok(next) => version = next,
-            Err(error) => report.faults.push(error.to_string()),
+        epoch: epoch.unwrap_or_default(),
+        version: seen.version.as_deref().map(VersionReport::of),
+        log: lines,
+        faults: seen.faults,
+    })
+}
+
+/// A table, as far as its manifest can be read from outside.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The version that the records add up to, if that can be found out. Where there are faults it may be an
+    /// older one, or one that never was.
+    pub version: Option<Arc<Version>>,
+    /// What is wrong, and where.
+    pub faults: Vec<String>,
+}
+
+/// The current version of `table`.
+///
+/// # Errors
+/// As for [`manifest()`].
+pub async fn version(store: &Store, table: TableId) -> Result<Seen> {
+    let log = ReadLog::read(store, &layout::manifest(table)).await?;
+    Ok(Seen::of(table, log))
+}
+
+impl Seen {
+    fn of(table: TableId, log: ReadLog) -> Self {
+        let (mut version, mut faults) = (None::<Version>, Vec::new());
+        let records = log.entries[log.first..].iter();
+        for record in records.filter_map(|entry| entry.record.as_ref()) {
+            match commit::replay(table, version.clone(), record) {
+                Ok(next) => version = next,
+                Err(error) => faults.push(error.to_string()),
+            }
+        }
+        faults.extend(log.faults);
+        if let Some(version) = &version
+            && let Err(error) = invariants::check(version)
+        {
+            faults.push(format!("the version that the records add up to: {error}"));
+        }
+        Self {
+            version: version.map(Arc::new),
+            faults,
         }
     }
-    report.faults.extend(log.faults);
-    if let Some(version) = &version
-        && let Err(error) = invariants::check(version)
-    {
-        report
-            .faults
-            .push(format!("the version that the records add up to: {error}"));
-    }
-    report.version = version.as_ref().map(VersionReport::of);
-    Ok(report)
 }
 
 fn catalog_summary(edit: &CatalogEdit) -> String {

@@ -8,7 +8,14 @@
 //! tables/<table>/results/<job>/<task index>     the first valid result is the result
 //! tables/<table>/checkpoints/<id>-<expires>     when it ends, in ms since the Unix epoch; 0 for never
 //! meta/00000000000000000003.log                 the meta service's plan log
+//! probe/<ulid>                                  written at open, to see what the store promises
 //! ```
+//! On a local disk an object that is being written has a name of its own until it is done: its later name, `#`
+//! and digits.
+
+use std::str::FromStr;
+
+use ulid::Ulid;
 
 use crate::types::{CheckpointId, JobId, SstId, TableId, TaskId};
 
@@ -21,9 +28,95 @@ pub const WAL: &str = "wal";
 /// Folder of the plan log.
 pub const META: &str = "meta";
 
+/// Folder of the probes.
+pub const PROBE: &str = "probe";
+
+/// What a name says of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectName {
+    /// A record of a log: of a table's manifest, or of the root's.
+    LogRecord {
+        /// The table whose manifest it is of.
+        table: Option<TableId>,
+        /// Its number.
+        number: u64,
+    },
+    /// An SST.
+    Sst(TableId, SstId),
+    /// The result of a task.
+    Result(TableId, TaskId),
+    /// A checkpoint, and when it ends, in milliseconds since the Unix epoch.
+    Checkpoint(TableId, CheckpointId, Option<u64>),
+    /// What an open left of its look at the store, and when that was, in milliseconds since the Unix epoch.
+    Probe(u64),
+}
+
+impl ObjectName {
+    /// The table in whose folder it is.
+    pub fn table(&self) -> Option<TableId> {
+        match self {
+            Self::Sst(table, _) | Self::Result(table, _) | Self::Checkpoint(table, _, _) => {
+                Some(*table)
+            }
+            Self::LogRecord { table, .. } => *table,
+            Self::Probe(_) => None,
+        }
+    }
+}
+
+/// What `name` says of its object; `None` for names that this module does not build.
+pub fn parse(name: &str) -> Option<ObjectName> {
+    let parts: Vec<&str> = name.split('/').collect();
+    let of_log = |table| {
+        let (folder, _) = name.rsplit_once('/')?;
+        let number = parse_log_record(folder, name)?;
+        Some(ObjectName::LogRecord { table, number })
+    };
+    match parts[..] {
+        [CATALOG | META, _] | [WAL, _, _] => of_log(None),
+        [TABLES, table, "manifest", _] => of_log(Some(id(table)?)),
+        [TABLES, table, "sst", file] => {
+            let sst = id(file.strip_suffix(".parquet")?)?;
+            Some(ObjectName::Sst(id(table)?, sst))
+        }
+        [TABLES, table, "results", job, index] => {
+            let task = TaskId {
+                job: id(job)?,
+                index: id(index)?,
+            };
+            Some(ObjectName::Result(id(table)?, task))
+        }
+        [TABLES, table, "checkpoints", _] => {
+            let (table, (held, expires_ms)) = (id(table)?, parse_checkpoint(name)?);
+            let is_ours = name == checkpoint(table, held, expires_ms);
+            is_ours.then_some(ObjectName::Checkpoint(table, held, expires_ms))
+        }
+        [PROBE, ulid] => Some(ObjectName::Probe(id::<Ulid>(ulid)?.timestamp_ms())),
+        _ => None,
+    }
+}
+
+/// The id that `text` is; `None` also where it is written otherwise than this module would.
+fn id<T: FromStr + ToString>(text: &str) -> Option<T> {
+    let id: T = text.parse().ok()?;
+    (id.to_string() == text).then_some(id)
+}
+
+/// The object that was being written under this name, when it is a name for that.
+pub fn staged(name: &str) -> Option<ObjectName> {
+    let (object, digits) = name.rsplit_once('#')?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    is_number.then(|| parse(object))?
+}
+
 /// Whether a root may hold `name` at its top.
 pub fn is_known_top(name: &str) -> bool {
-    matches!(name, CATALOG | META | TABLES | WAL | "probe")
+    matches!(name, CATALOG | META | TABLES | WAL | PROBE)
+}
+
+/// Name of a probe.
+pub fn probe(unix_ms: u64, random: u128) -> String {
+    format!("{PROBE}/{}", Ulid::from_parts(unix_ms, random))
 }
 
 /// Folder with everything of one table.
@@ -108,6 +201,10 @@ fn log_extension(log: &str) -> &'static str {
 mod tests {
     use super::*;
 
+    fn record(table: Option<TableId>) -> ObjectName {
+        ObjectName::LogRecord { table, number: 7 }
+    }
+
     #[test]
     fn names_parse_back() {
         let table = TableId::from_parts(1, 2);
@@ -117,6 +214,38 @@ mod tests {
             assert_eq!(parse_log_record(log, &log_record(log, 7)), Some(7));
             assert_eq!(parse_log_record(log, &log_record("other", 7)), None);
             assert_eq!(parse_log_record(log, &format!("{log}/7.log")), None);
+        }
+        let task = TaskId {
+            job: JobId::from_parts(5, 6),
+            index: 7,
+        };
+        let held = CheckpointId::from_parts(3, 3);
+        for (name, object) in [
+            (sst(table, id), ObjectName::Sst(table, id)),
+            (result(table, task), ObjectName::Result(table, task)),
+            (probe(8, 9), ObjectName::Probe(8)),
+            (
+                checkpoint(table, held, Some(7)),
+                ObjectName::Checkpoint(table, held, Some(7)),
+            ),
+            (log_record(CATALOG, 7), record(None)),
+            (log_record(&wal("siltstone"), 7), record(None)),
+            (log_record(&manifest(table), 7), record(Some(table))),
+        ] {
+            assert_eq!(parse(&name), Some(object), "{name}");
+            assert_eq!(staged(&format!("{name}#12")), Some(object), "{name}");
+            for strange in [
+                format!("{name}#"),
+                format!("{name}#1x"),
+                format!("x{name}"),
+                format!("{name}/x"),
+                name.to_lowercase(),
+                name.replace('7', "+7"),
+            ] {
+                let is_same = strange == name;
+                assert!(is_same || parse(&strange).is_none(), "{strange}");
+                assert_eq!(staged(&strange), None, "{strange}");
+            }
         }
         // A local WAL may lie in a folder of its own inside.
         let inside = "wal/siltstone/local/00000000000000000007.wal";

@@ -11,7 +11,7 @@
 //! 5. fsync the directory.
 //!
 //! So under a final name there is never a torn object, and an object whose writing was confirmed stays.
-//! A crash can leave a staging file behind; it disturbs nobody.
+//! A crash can leave a staging file behind; it disturbs nobody, and `staged` finds it.
 //!
 //! When step 5 fails, the object is there, but may not survive. It is not taken back, for others may have
 //! seen it, and built on it. But this store answers no read of that directory before it has been fsynced:
@@ -40,8 +40,11 @@ use object_store::{
 };
 use url::Url;
 
+mod staged;
+
 use super::Backend;
 use crate::error::{Error, Result};
+pub(super) use staged::{delete_staged, list_staged};
 
 /// Opens the directory that a `file://` URL names; creates it when it is missing.
 ///

@@ -29,9 +29,7 @@ use limits::Limits;
 pub use stats::{Operation, RequestStats, StoreStats};
 pub use upload::Upload;
 
-use crate::clock::Backoff;
-#[cfg(any(test, feature = "testing"))]
-use crate::clock::Env;
+use crate::clock::{Backoff, Env};
 use crate::error::{Error, Result};
 
 /// What an object listing says of one object.
@@ -125,11 +123,11 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` when the second create succeeds; `Unavailable` when the store does not answer.
-    pub async fn probe(&self, random: u128) -> Result<()> {
+    pub async fn probe(&self, env: &Env) -> Result<()> {
         let mut backoff = Backoff::for_outage();
         let mut names = Vec::new();
         loop {
-            let name = format!("probe/{:032x}", random ^ names.len() as u128);
+            let name = layout::probe(env.unix_ms(), env.random());
             names.push(name.clone());
             match self.create_twice(&name).await {
                 // A create is sent once. Whether it was done matters to others, not here: the next has
@@ -278,6 +276,36 @@ impl Store {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(store_error("delete", name, error)),
         }
+    }
+
+    /// What a crash left of objects that were being written to a local directory, and what is being written to it
+    /// now: listings do not show them. None elsewhere.
+    ///
+    /// # Errors
+    /// `Unavailable` when a directory cannot be read.
+    pub async fn list_staged(&self) -> Result<Vec<ObjectInfo>> {
+        match self.local_root() {
+            None => Ok(Vec::new()),
+            Some(root) => {
+                let listed = tokio::task::spawn_blocking(move || local::list_staged(&root)).await;
+                listed.map_err(|error| Error::internal("listing panicked").with_source(error))?
+            }
+        }
+    }
+
+    /// Deletes one of [`Self::list_staged`]; whoever is still writing it meets an error. One that is not there counts
+    /// as deleted.
+    ///
+    /// # Errors
+    /// `Invalid` when `name` is not the name of one; `Unavailable`.
+    pub async fn delete_staged(&self, name: &str) -> Result<()> {
+        let (Some(root), Some(_)) = (self.local_root(), layout::staged(name)) else {
+            let what = format!("{name} is not being written to a local directory");
+            return Err(Error::invalid(what));
+        };
+        let path = root.join(name);
+        let deleted = tokio::task::spawn_blocking(move || local::delete_staged(&path)).await;
+        deleted.map_err(|error| Error::internal("deleting panicked").with_source(error))?
     }
 
     fn path(&self, name: &str) -> Path {

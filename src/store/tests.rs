@@ -166,8 +166,8 @@ async fn an_upload_that_lost_a_piece_cannot_be_finished() {
 async fn the_probe_passes_and_leaves_nothing() {
     let (_dir, stores) = stores();
     for store in stores {
-        store.probe(7).await.unwrap();
-        store.probe(7).await.unwrap();
+        store.probe(&Env::default()).await.unwrap();
+        store.probe(&Env::default()).await.unwrap();
         assert_eq!(store.list("").await.unwrap(), []);
     }
 }
@@ -190,10 +190,16 @@ async fn the_probe_outlasts_lost_answers_but_not_an_outage() {
     let (_dir, [memory, _]) = stores();
     let (store, faults) = memory.with_faults();
     faults.add(Fault::new(Operation::Create, "", Effect::LoseAnswer).times(2));
-    store.probe(7).await.unwrap();
+    store.probe(&Env::default()).await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
     faults.add(Fault::new(Operation::Create, "", Effect::Fail));
-    assert!(store.probe(7).await.unwrap_err().is_unavailable());
+    assert!(
+        store
+            .probe(&Env::default())
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
 }
 
 #[tokio::test]
@@ -202,7 +208,7 @@ async fn the_probe_refuses_a_store_that_lies() {
     for store in stores {
         let (lying, faults) = store.with_faults();
         faults.add(Fault::new(Operation::Create, "", Effect::Overwrite));
-        let error = lying.probe(7).await.unwrap_err();
+        let error = lying.probe(&Env::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("two writers"), "{error}");
         assert_eq!(lying.list("").await.unwrap(), []);

@@ -8,8 +8,10 @@
 mod admin;
 mod demo;
 mod flights;
+mod gc;
 mod inspect;
 mod stats;
+mod taken_over;
 
 use std::process::ExitCode;
 
@@ -39,6 +41,8 @@ enum Command {
     Stats(stats::Options),
     /// Describes what is stored, object by object, damaged or not.
     Inspect(inspect::Options),
+    /// Lists the objects that nobody needs, with the reason; deletes them where no engine runs.
+    Gc(gc::Options),
     /// Runs a meta service, as `compaction-meta` does.
     #[command(hide = true)]
     Meta(meta::Options),
@@ -64,6 +68,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Jobs(options) => admin::jobs(options).await,
         Command::Stats(options) => stats::run(options).await,
         Command::Inspect(options) => inspect::run(options).await,
+        Command::Gc(options) => gc::run(options).await,
         Command::Meta(options) => meta::run(options).await,
         Command::Node(options) => node::run(options).await,
     }

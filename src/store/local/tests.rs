@@ -221,3 +221,38 @@ async fn an_object_that_may_vanish_is_not_read() {
     assert_eq!(store.get("log/1").await.unwrap(), "x");
     assert!(!durable_dirs.has_doubts.load(Ordering::Relaxed));
 }
+
+#[tokio::test]
+async fn what_a_crash_left_half_written_is_found_and_deleted_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_at(dir.path());
+    let object = "catalog/00000000000000000001.log";
+    store.put(object, body("1")).await.unwrap();
+    fs::create_dir(dir.path().join("notes")).unwrap();
+    for name in [
+        "catalog/00000000000000000002.log#77",
+        "catalog/mine#1",
+        "notes/00000000000000000002.log#77",
+    ] {
+        fs::write(dir.path().join(name), "half").unwrap();
+    }
+    let staged = store.list_staged().await.unwrap();
+    let [staged] = &staged[..] else {
+        panic!("{staged:?}");
+    };
+    assert_eq!(staged.name, "catalog/00000000000000000002.log#77");
+    assert_eq!(staged.bytes, 4);
+    let now_ms = Env::default().unix_ms() as i64;
+    assert!((now_ms - 60_000..=now_ms + 60_000).contains(&staged.modified_ms));
+    store.delete_staged(&staged.name).await.unwrap();
+    store.delete_staged(&staged.name).await.unwrap();
+    for other in [object, "catalog/mine#1", "../x#1"] {
+        let refused = store.delete_staged(other).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{other}");
+    }
+    assert_eq!(
+        files(&dir.path().join("catalog")),
+        ["00000000000000000001.log", "mine#1"]
+    );
+    assert_eq!(store.list_staged().await.unwrap(), []);
+}
