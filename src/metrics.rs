@@ -59,6 +59,8 @@ metrics! {
     FLUSHES, Counter, Count, "siltstone_flushes_total", "Memtables that were flushed";
     FLUSH_FAILURES, Counter, Count, "siltstone_flush_failures_total", "Attempts at a flush that failed, and were made again";
     BYTES_FLUSHED, Counter, Bytes, "siltstone_flushed_bytes_total", "Bytes of the SSTs that flushes wrote";
+    ROWS_IMPORTED, Counter, Count, "siltstone_rows_imported_total", "Rows that imports brought into SSTs";
+    BYTES_IMPORTED, Counter, Bytes, "siltstone_imported_bytes_total", "Bytes of the SSTs that imports wrote";
     WAL_APPENDS, Counter, Count, "siltstone_wal_appends_total", "Entries appended to the write-ahead log";
     WAL_SYNCS, Counter, Count, "siltstone_wal_syncs_total", "Fsyncs of the write-ahead log";
     WAL_BYTES, Gauge, Bytes, "siltstone_wal_bytes", "Bytes in the write-ahead log";

@@ -4,9 +4,10 @@
 
 use std::{io::Write, path::Path, process::Stdio};
 
+use futures::stream;
 use siltstone::{
     config::{Bytes, CompactionMode, EngineConfig, WalMode},
-    engine::Engine,
+    engine::{Engine, ImportOptions, Table},
     store::{
         Store,
         faulty::{Effect, Fault, Operation},
@@ -47,6 +48,8 @@ pub enum Load {
     SteadyObjectWal,
     /// One job of many tasks, when all is written.
     OneBigJob,
+    /// One import, in little memory, of which an acknowledgement tells how many batches it has taken.
+    Import,
     /// Flushes whose commits wait for the store for ever.
     CommitsNothing,
 }
@@ -69,7 +72,7 @@ impl Load {
     /// The schema of the table of flights.
     pub fn schema(self, flights: &Flights) -> TableSchema {
         match self {
-            Self::Steady | Self::SteadyObjectWal | Self::CommitsNothing => {
+            Self::Steady | Self::SteadyObjectWal | Self::Import | Self::CommitsNothing => {
                 flights.table_schema().unwrap()
             }
             Self::OneBigJob => {
@@ -182,6 +185,7 @@ async fn child() {
     let load = match std::env::var(LOAD).unwrap().as_str() {
         "Steady" => Load::Steady,
         "SteadyObjectWal" => Load::SteadyObjectWal,
+        "Import" => Load::Import,
         "CommitsNothing" => Load::CommitsNothing,
         _ => Load::OneBigJob,
     };
@@ -200,6 +204,9 @@ async fn child() {
     };
     let table = table.unwrap();
     faults.add(Fault::new(Operation::Create, "manifest", Effect::Block));
+    if load == Load::Import {
+        import(&table, &flights).await;
+    }
     let mut stdout = std::io::stdout();
     let batches = flights.replay(BATCH_ROWS).unwrap().enumerate();
     for (number, batch) in batches.skip(skip) {
@@ -209,5 +216,20 @@ async fn child() {
     }
     table.compact().await.unwrap();
     // Until it is killed.
+    std::future::pending::<()>().await;
+}
+
+/// Imports every state of every flight, and waits to be killed.
+async fn import(table: &Table, flights: &Flights) {
+    let taken = flights.replay(BATCH_ROWS).unwrap().enumerate();
+    let batches = taken.map(|(number, batch)| {
+        println!("{ACKNOWLEDGED}{}", number + 1);
+        Ok(batch.unwrap())
+    });
+    let options = ImportOptions {
+        memory_bytes: 256 << 10,
+        ..ImportOptions::default()
+    };
+    table.import(stream::iter(batches), options).await.unwrap();
     std::future::pending::<()>().await;
 }

@@ -6,10 +6,11 @@ use std::{
     path::Path,
 };
 
+use futures::stream;
 use serde_json::Value;
 use siltstone::{
     config::Millis,
-    engine::{Engine, Table},
+    engine::{Engine, ImportOptions, ScanRequest, Table},
     manifest::inspect,
     store::layout,
     types::{JobId, SstId, TaskId},
@@ -20,7 +21,10 @@ use crate::{
     crashes::check_acknowledged,
     engine_process::{EngineProcess, Load},
     inspect::{contents, json, siltstone, text},
-    support::{eventually, quiet_config, readings, small_engine, sst_files, url_of},
+    support::{
+        assert_same, eventually, flights, quiet_config, readings, scan, small_engine, sst_files,
+        url_of,
+    },
 };
 
 const FLIGHTS: usize = 60_000;
@@ -72,6 +76,30 @@ async fn an_engine_killed_between_upload_and_commit_leaves_nothing_for_long() {
     let deleted = engine.stats().gc.deleted;
     assert!(deleted["uncommitted"] >= uploaded as u64, "{deleted:?}");
     check_acknowledged(&table, FLIGHTS, acknowledged).await;
+    engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_killed_while_it_imports_has_imported_nothing_and_leaves_nothing_for_long() {
+    let dir = tempdir().unwrap();
+    let mut process = EngineProcess::start(Load::Import, dir.path(), None, FLIGHTS);
+    process.acknowledges(100).await;
+    process.kill().await;
+    let mut config = Load::Import.config(dir.path(), None);
+    config.gc.grace = Millis(0);
+    let engine = Engine::open(config).await.unwrap();
+    let table = engine.table("flights").unwrap();
+    assert!(!ssts_there(dir.path(), &table).is_empty(), "it spills");
+    assert_eq!(scan(&table, ScanRequest::all()).await.num_rows(), 0);
+    check_nothing_is_left_behind(&engine, &table, dir.path()).await;
+    assert!(ssts_there(dir.path(), &table).is_empty());
+
+    // Again, to the end.
+    let batches = flights(FLIGHTS).replay(5_000).unwrap();
+    let imported = table.import(stream::iter(batches), ImportOptions::default());
+    assert_eq!(imported.await.unwrap().rows, FLIGHTS as u64);
+    let landed = flights(FLIGHTS).landed().unwrap();
+    assert_same(&landed, &scan(&table, ScanRequest::all()).await);
     engine.close().await.unwrap();
 }
 

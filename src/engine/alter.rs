@@ -98,22 +98,37 @@ impl Change {
     }
 }
 
+/// Bytes of rows in memory, and the least and the greatest of their times.
+type Sample = (u64, (i64, i64));
+
 /// Chooses the width of windows by what is about to be flushed, if that has been left to the first flush.
-pub(super) async fn choose_window(
+pub(super) async fn choose_window_of_flush(
     engine: &EngineInner,
     table: &TableInner,
     slot: &Arc<Slot>,
+) -> Result<()> {
+    choose_window(engine, table, || {
+        let times = slot.memtable.view().times()?;
+        Ok(times.map(|times| (slot.memtable.bytes(), times)))
+    })
+    .await
+}
+
+/// Chooses the width of windows by rows that are about to be written to SSTs, if that has been left to the first.
+pub(super) async fn choose_window(
+    engine: &EngineInner,
+    table: &TableInner,
+    sample: impl FnOnce() -> Result<Option<Sample>>,
 ) -> Result<()> {
     let _one = table.altering.lock().await;
     let schema = table.manifest.version().schema.clone();
     if schema.options().window != Windowing::Auto {
         return Ok(());
     }
-    let view = slot.memtable.view();
-    let (Some(times), Some(unit)) = (view.times()?, schema.time_unit()) else {
+    let (Some((bytes, times)), Some(unit)) = (sample()?, schema.time_unit()) else {
         return Ok(());
     };
-    let width = WindowWidth::for_rate(slot.memtable.bytes(), times, unit);
+    let width = WindowWidth::for_rate(bytes, times, unit);
     tracing::info!(table = %table.name, ?width, "width of windows chosen");
     let fixed = Alteration::SetWindow(Windowing::Fixed(width));
     let mut choice = Change {

@@ -135,7 +135,11 @@ impl EngineInner {
         }
     }
 
-    async fn wait_for_compaction(&self, table: &TableInner) -> Result<()> {
+    /// Waits while `table` has as many level-0 runs as it may have.
+    ///
+    /// # Errors
+    /// Why that will never change.
+    pub(super) async fn wait_for_compaction(&self, table: &TableInner) -> Result<()> {
         let runs_max = self.config.compaction.l0_runs_stop;
         let mut versions = table.manifest.subscribe();
         let mut counted = false;

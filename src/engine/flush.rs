@@ -39,7 +39,7 @@ pub(super) async fn flush(table: &Table) -> Result<()> {
 }
 
 /// Waits until every batch up to `seq` is in SSTs.
-async fn wait_flushed(engine: &EngineInner, table: &TableInner, seq: Seq) -> Result<()> {
+pub(super) async fn wait_flushed(engine: &EngineInner, table: &TableInner, seq: Seq) -> Result<()> {
     let mut versions = table.manifest.subscribe();
     while versions.borrow_and_update().flushed_seq < seq {
         tokio::select! {
@@ -81,7 +81,7 @@ async fn flush_slot(
     slot: &Arc<Slot>,
 ) -> Result<()> {
     slot.wait_complete().await;
-    retry(table, || alter::choose_window(engine, table, slot)).await?;
+    retry(table, || alter::choose_window_of_flush(engine, table, slot)).await?;
     let (ssts, pending) = retry(table, || write_ssts(engine, table, slot)).await?;
     let seq = slot.seq_last();
     let commit = || {

@@ -4,9 +4,12 @@
 //! done; so memtables hold consecutive ranges of seqs, and a frozen one is complete once its last ticket
 //! is gone. A batch is visible once it and all batches before it are done: reads see batches wholly, and
 //! in order. It is durable once it and all before it are in the WAL, or in SSTs.
+//!
+//! An import writes its rows into SSTs under a seq far ahead, while others write on; when it is done it takes that
+//! seq, and the seqs that nobody has taken by then never come: a gap.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -16,6 +19,10 @@ use crate::{
     memtable::{Memtable, MemtableView},
     types::{Seq, TableSchema},
 };
+
+/// How far ahead an import takes its seq: more batches than are written while it goes on, and few enough for
+/// billions of imports.
+const SEQS_AHEAD: u64 = 1 << 32;
 
 /// The memtables of one table.
 #[derive(Debug)]
@@ -38,6 +45,8 @@ struct State {
     done_early: BTreeSet<Seq>,
     /// Seqs that are durable although one before them is not.
     durable_early: BTreeSet<Seq>,
+    /// Seqs that are skipped: by the one before them, the last of them.
+    gaps: BTreeMap<Seq, Seq>,
 }
 
 /// A memtable and its writers.
@@ -78,6 +87,7 @@ impl Memory {
                 taken,
                 done_early: BTreeSet::new(),
                 durable_early: BTreeSet::new(),
+                gaps: BTreeMap::new(),
                 schema,
             }),
             visible: watch::Sender::new(taken),
@@ -118,6 +128,33 @@ impl Memory {
         let mut state = self.lock();
         let seq = Seq(state.taken.0 + 1);
         self.begin_at(&mut state, seq)
+    }
+
+    /// A seq that is not to be taken before [`Self::begin_ahead`] is called.
+    pub(super) fn seq_ahead(&self) -> Seq {
+        Seq(self.lock().taken.0.saturating_add(SEQS_AHEAD))
+    }
+
+    /// Takes `seq`, which [`Self::seq_ahead`] has answered; all seqs before it that were not taken never will be. What
+    /// was written so far is in frozen memtables, up to the seq that is returned, if there are any; what is
+    /// written from now on is in none that can be flushed before the ticket is gone. `None` when others have come
+    /// to `seq` already.
+    pub(super) fn begin_ahead(self: &Arc<Self>, seq: Seq) -> Option<(Ticket, Option<Seq>)> {
+        let mut state = self.lock();
+        let last = state.taken;
+        if last >= seq {
+            return None;
+        }
+        if !state.active.is_unused() {
+            state.freeze();
+        }
+        let frozen = state.frozen.back().map(|slot| slot.seq_last());
+        if last.0 + 1 < seq.0 {
+            state.gaps.insert(last, Seq(seq.0 - 1));
+        }
+        let ticket = self.begin_at(&mut state, seq);
+        self.advance(&mut state);
+        Some((ticket, frozen))
     }
 
     /// Takes `seq`, which the WAL recorded. Entries come in the order they were appended, which under
@@ -184,7 +221,7 @@ impl Memory {
     pub(super) fn settle(&self, seq: Seq) {
         let mut state = self.lock();
         state.durable_early.insert(seq);
-        advance(&self.durable, &mut state.durable_early);
+        self.advance(&mut state);
     }
 
     /// Starts a new memtable if the active one holds anything. The seq up to which everything written so
@@ -221,7 +258,7 @@ impl Memory {
             *durable = flushed_seq.max(*durable);
             is_newer
         });
-        advance(&self.durable, &mut state.durable_early);
+        self.advance(&mut state);
     }
 
     /// What a read sees, together with the version that `version` loads and its flushed seq: read under one
@@ -272,7 +309,15 @@ impl Memory {
         if seq > self.visible() {
             state.done_early.insert(seq);
         }
-        advance(&self.visible, &mut state.done_early);
+        self.advance(&mut state);
+    }
+
+    fn advance(&self, state: &mut State) {
+        advance(&self.visible, &mut state.done_early, &state.gaps);
+        advance(&self.durable, &mut state.durable_early, &state.gaps);
+        // What all that is to come lies behind is not looked for any more.
+        let passed = self.visible().min(self.durable());
+        state.gaps.retain(|_, last| *last > passed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -289,11 +334,17 @@ impl State {
     }
 }
 
-/// Moves `mark` up for as long as the next seq is among those that are `early`.
-fn advance(mark: &watch::Sender<Seq>, early: &mut BTreeSet<Seq>) {
+/// Moves `mark` up for as long as the next seq is among those that are `early`, or never comes.
+fn advance(mark: &watch::Sender<Seq>, early: &mut BTreeSet<Seq>, gaps: &BTreeMap<Seq, Seq>) {
     let mut seq = *mark.borrow();
-    while early.remove(&Seq(seq.0 + 1)) {
-        seq = Seq(seq.0 + 1);
+    loop {
+        if let Some(&last) = gaps.get(&seq) {
+            seq = last;
+        } else if early.remove(&Seq(seq.0 + 1)) {
+            seq = Seq(seq.0 + 1);
+        } else {
+            break;
+        }
     }
     mark.send_replace(seq);
 }
@@ -347,96 +398,4 @@ impl Drop for Ticket {
 }
 
 #[cfg(test)]
-mod tests {
-    use arrow::{
-        array::{Int64Array, RecordBatch},
-        datatypes::{DataType, Field, Schema},
-    };
-
-    use super::*;
-    use crate::types::TableOptions;
-
-    fn memory() -> Arc<Memory> {
-        let columns = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
-        let options = TableOptions::default();
-        let schema = TableSchema::new(Arc::new(columns), &["k"], None, options).unwrap();
-        Arc::new(Memory::new(schema, Seq(4), Seq(0)))
-    }
-
-    fn insert(memory: &Memory, ticket: &Ticket, key: i64) {
-        let keys = Arc::new(Int64Array::from(vec![key]));
-        let schema = memory.schema();
-        let batch = RecordBatch::try_new(schema.columns().clone(), vec![keys]).unwrap();
-        let stored = schema.puts(&batch, ticket.seq).unwrap();
-        ticket.slot.memtable.insert(&stored).unwrap();
-    }
-
-    #[test]
-    fn entries_are_recovered_in_any_order() {
-        let memory = memory();
-        for seq in [6, 5, 8] {
-            let ticket = memory.recover(Seq(seq));
-            insert(&memory, &ticket, seq as i64);
-        }
-        memory.recovered();
-        assert_eq!((memory.rows(), memory.visible()), (3, Seq(8)));
-        assert_eq!(memory.begin().seq, Seq(9));
-    }
-
-    #[test]
-    fn batches_become_visible_in_order() {
-        let memory = memory();
-        let (first, second) = (memory.begin(), memory.begin());
-        insert(&memory, &second, 2);
-        drop(second);
-        assert_eq!(memory.visible(), Seq(4));
-        drop(first);
-        assert_eq!(memory.visible(), Seq(6));
-    }
-
-    #[tokio::test]
-    async fn a_frozen_memtable_is_complete_when_its_last_ticket_is_gone() {
-        let memory = memory();
-        let ticket = memory.begin();
-        assert_eq!(memory.freeze_all(), Some(Seq(5)));
-        let slot = memory.oldest_frozen().unwrap();
-        let complete = tokio::spawn(async move { slot.wait_complete().await });
-        assert_eq!(memory.begin().seq, Seq(6));
-        insert(&memory, &ticket, 1);
-        assert!(!complete.is_finished());
-        drop(ticket);
-        complete.await.unwrap();
-        let (seq, view) = memory.view(|| ((), Seq(5)));
-        assert_eq!((seq, view.memtables.len()), ((), 1));
-    }
-
-    #[test]
-    fn batches_become_durable_in_order() {
-        let memory = memory();
-        let durable = || memory.durable();
-        let mut tickets: Vec<_> = (0..4).map(|_| memory.begin()).collect();
-        for (ticket, is_later) in tickets.iter_mut().zip([true, false, true, true]) {
-            ticket.is_durable_later = is_later;
-        }
-        drop(tickets);
-        assert_eq!((memory.visible(), durable()), (Seq(8), Seq(4)));
-        memory.settle(Seq(7));
-        assert_eq!(durable(), Seq(4));
-        memory.settle(Seq(5));
-        assert_eq!(durable(), Seq(7));
-        let mut last = memory.begin();
-        last.is_durable_later = true;
-        insert(&memory, &last, 1);
-        drop(last);
-        assert_eq!(memory.freeze_all(), Some(Seq(9)));
-        memory.forget_flushed(Seq(9));
-        assert_eq!(durable(), Seq(9));
-    }
-
-    #[test]
-    fn a_write_that_came_to_nothing_leaves_nothing_to_flush() {
-        let memory = memory();
-        drop(memory.begin());
-        assert_eq!(memory.freeze_all(), None);
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! The engine: one process's handle on a root in an object store. It owns tables, the memory budget, the
 //! WAL and background work: a flusher for each table, and the compaction scheduler.
 //!
-//! `open` recovers, `write` and `flush` bring rows into SSTs, `scan` and `get` read them, `backpressure`
-//! makes writes wait. Fencing is final: whoever meets it stops the engine, and every call says why.
+//! `open` recovers, `write` and `flush` bring rows into SSTs, `import` does so with many at once, `scan` and `get`
+//! read them, `backpressure` makes writes wait. Fencing is final: whoever meets it stops the engine, and every call says why.
 
 mod alter;
 mod backpressure;
@@ -13,6 +13,7 @@ mod collect;
 mod durability;
 mod expire;
 mod flush;
+mod import;
 mod memory;
 mod open;
 mod publish;
@@ -40,6 +41,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use budget::Budget;
 pub use checkpoint::CheckpointView;
 pub use durability::{Durability, WriteOptions};
+pub use import::{ImportOptions, ImportProgress, ImportReport};
 pub use open::EngineBuilder;
 pub use reader::{Reader, ReaderBuilder, ReaderTable};
 pub use scan::{ScanRequest, ScanStats, ScanStream};

@@ -54,6 +54,8 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
     samples.put(metrics::FLUSHES, sum(|table| table.flushes));
     samples.put(metrics::FLUSH_FAILURES, sum(|table| table.flush_failures));
     samples.put(metrics::BYTES_FLUSHED, sum(|table| table.bytes_flushed));
+    samples.put(metrics::ROWS_IMPORTED, sum(|table| table.rows_imported));
+    samples.put(metrics::BYTES_IMPORTED, sum(|table| table.bytes_imported));
     samples.put(metrics::OBSOLETE_SSTS, sum(|table| table.obsolete_ssts));
     samples.put(
         metrics::OBSOLETE_SSTS_HELD,

@@ -46,11 +46,14 @@ pub struct EngineStats {
 }
 
 impl EngineStats {
-    /// Bytes that flushes and compaction wrote since the engine was opened, divided by those that flushes
-    /// wrote. 1 while nothing was flushed.
+    /// Bytes that flushes, imports and compaction wrote since the engine was opened, divided by those that flushes
+    /// and imports wrote. 1 while they wrote nothing.
     pub fn write_amplification(&self) -> f64 {
-        let flushed: u64 = self.tables.values().map(|table| table.bytes_flushed).sum();
-        amplification(flushed, self.compaction.bytes_written())
+        let tables = self.tables.values();
+        let written: u64 = tables
+            .map(|table| table.bytes_flushed + table.bytes_imported)
+            .sum();
+        amplification(written, self.compaction.bytes_written())
     }
 }
 
@@ -83,7 +86,8 @@ pub struct TableStats {
     pub read_runs_mean: f64,
     /// Bytes of live SSTs, divided by what they would about come to if all were merged.
     pub space_amplification: f64,
-    /// Bytes that flushes and compaction of the table wrote, divided by those that flushes wrote.
+    /// Bytes that flushes, imports and compaction of the table wrote, divided by those that flushes and imports
+    /// wrote.
     pub write_amplification: f64,
     /// Bytes of its memtables, active and frozen.
     pub memtable_bytes: u64,
@@ -121,6 +125,12 @@ pub struct TableStats {
     pub flush_failures: u64,
     /// Bytes of the SSTs that flushes wrote.
     pub bytes_flushed: u64,
+    /// Imports made.
+    pub imports: u64,
+    /// Rows that they brought.
+    pub rows_imported: u64,
+    /// Bytes of the SSTs that they wrote.
+    pub bytes_imported: u64,
     /// Why the last flush failed, until one succeeds.
     pub flush_error: Option<String>,
     /// Times a write had to wait, by reason.
@@ -161,10 +171,10 @@ impl TableStats {
     }
 }
 
-/// `flushed` bytes, and those that compaction wrote after them, for each byte flushed.
-pub(super) fn amplification(flushed: u64, compacted: u64) -> f64 {
-    match flushed {
+/// `written` bytes, and those that compaction wrote after them, for each byte written.
+pub(super) fn amplification(written: u64, compacted: u64) -> f64 {
+    match written {
         0 => 1.0,
-        _ => (flushed + compacted) as f64 / flushed as f64,
+        _ => (written + compacted) as f64 / written as f64,
     }
 }

@@ -10,14 +10,15 @@ use std::{
 };
 
 use arrow::array::RecordBatch;
+use futures::Stream;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CheckpointView, EngineInner, ScanRequest, ScanStream, Snapshot, TableStats, WriteOptions,
-    alter,
+    CheckpointView, EngineInner, ImportOptions, ImportReport, ScanRequest, ScanStream, Snapshot,
+    TableStats, WriteOptions, alter,
     backpressure::Pace,
-    checkpoint, durability, flush,
+    checkpoint, durability, flush, import,
     memory::Memory,
     range_delete, scan,
     stats::amplification,
@@ -65,13 +66,15 @@ pub(super) struct TableInner {
     pub(super) pending: Pending,
     /// One change of the schema at a time.
     pub(super) altering: tokio::sync::Mutex<()>,
-    /// Held by a range delete from before it has its seq until it is in the manifest; snapshots wait for it, so that
-    /// none sees it come.
+    /// Held by a range delete, or an import, from before it has its seq until it is in the manifest; snapshots wait
+    /// for it, so that none sees it come.
     pub(super) range_deleting: tokio::sync::Mutex<()>,
     /// One change to its named checkpoints at a time.
     pub(super) checkpointing: tokio::sync::Mutex<()>,
     /// What the last sweep of its obsolete SSTs found.
     pub(super) held_back: Mutex<HeldBack>,
+    /// One import at a time.
+    pub(super) importing: tokio::sync::Mutex<()>,
 }
 
 /// What the table counts.
@@ -83,6 +86,9 @@ pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
     pub(super) flush_failures: AtomicU64,
     pub(super) bytes_flushed: AtomicU64,
+    pub(super) imports: AtomicU64,
+    pub(super) rows_imported: AtomicU64,
+    pub(super) bytes_imported: AtomicU64,
     pub(super) flush_error: Mutex<Option<String>>,
     pub(super) write_waits: Mutex<BTreeMap<String, u64>>,
     pub(super) write_waited: Mutex<BTreeMap<String, Duration>>,
@@ -139,6 +145,7 @@ impl TableInner {
             range_deleting: tokio::sync::Mutex::default(),
             checkpointing: tokio::sync::Mutex::default(),
             held_back: Mutex::default(),
+            importing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -210,6 +217,28 @@ impl Table {
         schema.check_keys(&keys)?;
         let keys = schema.label_keys(&keys)?;
         write::write(self, EntryKind::Delete, keys, options.durability).await
+    }
+
+    /// Brings many rows in at once: `batches` with the table's columns become SSTs without passing the WAL and the
+    /// memtables, and all of them are visible and durable when this returns, or none. Rows that were written before
+    /// it returns and are not newer than its end are older than those of the import; of equal keys inside it the last
+    /// row counts, whatever the merge operators.
+    ///
+    /// Memory is bounded by [`ImportOptions::memory_bytes`]. Waits while level 0 is full, and while the store is away.
+    /// One import of a table goes on at a time; others wait. When the future is dropped, nothing is imported, unless
+    /// all rows were written already: then it is made all the same.
+    ///
+    /// # Errors
+    /// What `batches` answers. `Invalid`, naming the column, when a batch does not have the table's columns; naming
+    /// the row, when they are not [sorted](ImportOptions::sorted) although they should be. `Conflict` when the windows
+    /// of the table were changed meanwhile. `Unavailable` when the store refuses an SST, or an earlier one cannot be
+    /// read again. Nothing is imported then. `Fenced`; `Closed`.
+    pub async fn import(
+        &self,
+        batches: impl Stream<Item = Result<RecordBatch>>,
+        options: ImportOptions,
+    ) -> Result<ImportReport> {
+        import::import(self, batches, options).await
     }
 
     /// Waits until every batch up to `seq` is durable: in the WAL or, without one, in SSTs, for which it has
@@ -361,6 +390,7 @@ impl Table {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let held_back = *lock(&inner.held_back);
         let bytes_flushed = load(&counters.bytes_flushed);
+        let bytes_imported = load(&counters.bytes_imported);
         let bytes_compacted = engine.scheduler.bytes_written(inner.id());
         let stats = TableStats {
             id: inner.id(),
@@ -370,7 +400,7 @@ impl Table {
                 .filter(|sst| sst.home.is_some())
                 .map(|sst| sst.bytes)
                 .sum(),
-            write_amplification: amplification(bytes_flushed, bytes_compacted),
+            write_amplification: amplification(bytes_flushed + bytes_imported, bytes_compacted),
             memtable_bytes: inner.memory.bytes(),
             memtable_rows: inner.memory.rows(),
             memtable_active_bytes: inner.memory.active_bytes(),
@@ -389,6 +419,9 @@ impl Table {
             flushes: load(&counters.flushes),
             flush_failures: load(&counters.flush_failures),
             bytes_flushed,
+            imports: load(&counters.imports),
+            rows_imported: load(&counters.rows_imported),
+            bytes_imported,
             flush_error: lock(&counters.flush_error).clone(),
             write_waits: lock(&counters.write_waits).clone(),
             write_waited_ms: lock(&counters.write_waited)

@@ -50,6 +50,11 @@ impl PendingSsts {
         sst
     }
 
+    /// Those that were added.
+    pub fn ssts(&self) -> Vec<SstId> {
+        self.lock().clone()
+    }
+
     /// All that were added are in a published version, or will never be in one: the next sweep may have them.
     pub fn settle(&self) {
         let mut pending = self.pending.lock();

@@ -16,11 +16,12 @@ use std::{
 };
 
 use arrow::{array::RecordBatch, util::display::array_value_to_string};
+use futures::stream;
 use proptest::{prelude::*, test_runner::Config};
 use siltstone::{
     clock::{Env, ManualClock},
     config::{Bytes, EngineConfig, Millis, WalMode},
-    engine::{Engine, ScanRequest, Snapshot, Table, WriteOptions},
+    engine::{Engine, ImportOptions, ScanRequest, Snapshot, Table, WriteOptions},
     error::{ErrorKind, Result},
     store::{Store, faulty::Faults},
     types::{Alteration, Key, KeyRange, Seq, TimeRange},
@@ -137,6 +138,13 @@ impl Case {
                 self.oracle.write(rows);
                 return self.check_order(seq);
             }
+            Step::Import(rows, spills) => {
+                let seq = persist(|| self.import(rows, *spills)).await.unwrap();
+                self.oracle.write(rows);
+                if !rows.is_empty() {
+                    return self.check_order(seq);
+                }
+            }
             Step::Delete(ids) => {
                 let keys = oracle::keys(&self.table.schema(), ids);
                 let seq = self.table.delete(keys).await.unwrap();
@@ -170,6 +178,19 @@ impl Case {
             Step::Read(read) => return self.check(read).await,
         }
         Ok(())
+    }
+
+    /// Brings `rows` in, in batches of a few.
+    async fn import(&self, rows: &[(Id, i64)], spills: bool) -> Result<Seq> {
+        let schema = self.table.schema();
+        let batches = rows.chunks(3).map(|rows| Ok(oracle::batch(&schema, rows)));
+        let batches: Vec<_> = batches.collect();
+        let mut options = ImportOptions::default();
+        if spills {
+            options.memory_bytes = 1;
+        }
+        let imported = self.table.import(stream::iter(batches), options);
+        imported.await.map(|report| report.seq)
     }
 
     async fn finish(&mut self) -> Check {

@@ -34,6 +34,8 @@ pub struct Setup {
 pub enum Step {
     /// Rows, and the number that their values are derived from.
     Write(Vec<(Id, i64)>, Durability),
+    /// The same, all at once, beside the write-ahead log; and whether it has hardly any memory for it.
+    Import(Vec<(Id, i64)>, bool),
     Delete(Vec<Id>),
     DeleteRange(TimeRange),
     Flush,
@@ -249,9 +251,11 @@ fn fault() -> impl Strategy<Value = Fault> {
 
 pub fn step() -> impl Strategy<Value = Step> {
     let rows = proptest::collection::vec((id(), -20..20_i64), 1..12);
+    let many = proptest::collection::vec((id(), -20..20_i64), 0..40);
     let durability = prop_oneof![Just(Durability::Synced), Just(Durability::Buffered)];
     prop_oneof![
         12 => (rows, durability).prop_map(|(rows, durability)| Step::Write(rows, durability)),
+        2 => (many, any::<bool>()).prop_map(|(rows, spills)| Step::Import(rows, spills)),
         3 => ids().prop_map(Step::Delete),
         2 => times().prop_map(|(start, end)| Step::DeleteRange(TimeRange { start, end })),
         4 => Just(Step::Flush),

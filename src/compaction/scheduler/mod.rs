@@ -36,7 +36,7 @@ use slots::Slots;
 use table::TableJobs;
 
 use super::{
-    CompactionReport, CompactionStats, Compactor, Footprint, Plan,
+    Claim, CompactionReport, CompactionStats, Compactor, Footprint, Plan,
     planner::{CompactRange, PlannerConfig},
 };
 use crate::{
@@ -142,6 +142,13 @@ impl Scheduler {
         lock(&self.inner.tables).insert(table.manifest.table(), table.clone());
         self.inner.adopt_jobs(&table);
         self.wake();
+    }
+
+    /// Claims a place in `table` for SSTs that somebody else brings there. `None` when a job is in the way. When the
+    /// claim ends, [wake](Self::wake) the scheduler.
+    pub fn claim(&self, table: TableId, footprint: Footprint) -> Option<Claim> {
+        let table = lock(&self.inner.tables).get(&table).cloned()?;
+        table.claims.claim(footprint)
     }
 
     /// Leaves a table alone: its jobs are cancelled.

@@ -19,7 +19,7 @@ use crate::{
     manifest::{Edit, JobRecord, SstMove, SstRef, Version},
     sst::{SstAccess, SstReader},
     store::layout,
-    types::{JobId, KeyRange, SstId, TableId},
+    types::{JobId, KeyRange, SstId, SstMeta, TableId},
 };
 
 /// Inputs opened at once, to cut a job into tasks.
@@ -36,6 +36,7 @@ impl Inner {
         let commit = || {
             table.manifest.commit(|version| {
                 let is_due = is_live(version, plan)
+                    && has_place(version, plan)
                     && moved.iter().any(|moved| {
                         let sst = version.find(moved.sst);
                         sst.is_some_and(|sst| sst.level != moved.level)
@@ -107,7 +108,8 @@ impl Inner {
             table.manifest.commit(|version| {
                 // Recorded by an append whose answer was lost.
                 let is_recorded = version.jobs.contains_key(&job);
-                let is_due = !is_recorded && is_live(version, plan) && is_free(version, plan);
+                let fits = is_live(version, plan) && has_place(version, plan);
+                let is_due = !is_recorded && fits && is_free(version, plan);
                 Ok(is_due.then(|| Edit {
                     jobs_started: vec![record(version)],
                     ..Edit::default()
@@ -365,6 +367,16 @@ impl Inner {
 fn is_live(version: &Version, plan: &Plan) -> bool {
     let mut inputs = plan.inputs.iter();
     inputs.all(|sst| version.find(sst.as_ref().into()).is_some())
+}
+
+/// Whether nothing has come to where the outputs go since the plan was made: an import may have.
+fn has_place(version: &Version, plan: &Plan) -> bool {
+    let keys = plan.key_range();
+    let window = version.windows.get(&plan.window);
+    let run = window.and_then(|window| window.levels.get(&plan.level_target));
+    let is_input = |sst: &SstMeta| plan.inputs.iter().any(|input| input.id == sst.id);
+    let mut run = run.into_iter().flatten();
+    run.all(|sst| !keys.overlaps(&sst.key_min, &sst.key_max) || is_input(sst))
 }
 
 /// Whether no recorded job is in the way: one that waits to be adopted.
