@@ -357,11 +357,12 @@ impl KeyTest {
             let keys = self
                 .encoder
                 .encode(&batch.slice(range.start, range.len()))?;
-            let mut points = self
-                .points
-                .iter()
-                .flat_map(|points| points.iter())
-                .peekable();
+            let mut points = self.points.as_deref().unwrap_or_default();
+            if let Some(first) = keys.iter().next() {
+                let before = points.partition_point(|point| point.0[..] < *first.data());
+                points = &points[before..];
+            }
+            let mut points = points.iter().peekable();
             for (row, key) in keys.iter().enumerate() {
                 let key = key.data();
                 while points.next_if(|point| &point.0[..] < key).is_some() {}

@@ -148,7 +148,7 @@ impl SstSource {
             file,
         };
         let all = source.file.opened.parquet.metadata().num_row_groups();
-        for group in (0..all).filter(|group| !source.groups.contains(group)) {
+        for group in (0..all).filter(|group| source.groups.binary_search(group).is_err()) {
             source.count_skipped(group);
         }
         source.begin_next()?;

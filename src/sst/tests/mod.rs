@@ -1,6 +1,7 @@
 //! SSTs written, read back, and damaged.
 
 mod damage;
+mod kinds;
 mod oracle;
 mod reading;
 mod selecting;

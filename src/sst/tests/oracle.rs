@@ -4,13 +4,19 @@ use std::collections::BTreeSet;
 
 use arrow::{
     array::{BinaryArray, BooleanArray, DictionaryArray, Int32Array, ListArray},
-    compute::filter_record_batch,
+    compute::{cast, filter_record_batch},
     datatypes::{Int32Type, UInt8Type},
 };
 use rand::{Rng, rngs::SmallRng};
 
 use super::*;
-use crate::types::{Alteration, Filter, MergeOperator, OP_COLUMN, Op, Predicate, column};
+use crate::types::{Alteration, Filter, Literal, MergeOperator, OP_COLUMN, Op, Predicate, column};
+
+/// How many seeds a test tries; `SST_SEEDS` in the environment says otherwise.
+pub(super) fn seeds(few: u64) -> u64 {
+    let asked = std::env::var("SST_SEEDS").ok();
+    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(few)
+}
 
 const TIMES: i64 = 600;
 
@@ -65,8 +71,11 @@ pub(super) fn altered(schema: &TableSchema) -> TableSchema {
 
 /// Some rows, sorted; with `versions` keys have up to three, and some are tombstones.
 pub(super) fn rows(schema: &TableSchema, random: &mut SmallRng, versions: bool) -> RecordBatch {
+    // The widest are cut into several pages a block.
+    let (blob_bytes, count_max) =
+        [(10, 3_000), (700, 3_000), (15_000, 800)][random.random_range(0..3)];
     let mut keys = BTreeSet::new();
-    for _ in 0..random.random_range(500..3_000) {
+    for _ in 0..random.random_range(500..count_max) {
         let host = random.random_range(0..6);
         keys.insert((
             (host > 0).then(|| format!("host{host}")),
@@ -124,8 +133,13 @@ pub(super) fn rows(schema: &TableSchema, random: &mut SmallRng, versions: bool) 
     let flags: BooleanArray = (0..count)
         .map(|row| value(row).then_some(levels[row] > 0))
         .collect();
-    let blobs = (0..count)
-        .map(|row| is_put[row].then(|| (0..700).map(|_| random.random()).collect::<Vec<u8>>()));
+    let blobs = (0..count).map(|row| {
+        is_put[row].then(|| {
+            let mut blob = vec![0; blob_bytes];
+            random.fill(&mut blob[..]);
+            blob
+        })
+    });
     let blobs: BinaryArray = blobs.collect();
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter(
@@ -147,9 +161,15 @@ pub(super) fn rows(schema: &TableSchema, random: &mut SmallRng, versions: bool) 
     RecordBatch::try_new(schema.stored().clone(), columns).unwrap()
 }
 
-pub(super) fn predicate(schema: &TableSchema, random: &mut SmallRng, depth: u32) -> Predicate {
+/// A condition on some of the columns of `all`, which has all rows. Literals are values that occur.
+pub(super) fn predicate(
+    schema: &TableSchema,
+    all: &RecordBatch,
+    random: &mut SmallRng,
+    depth: u32,
+) -> Predicate {
     if depth > 0 && random.random_bool(0.6) {
-        let mut part = || predicate(schema, random, depth - 1);
+        let mut part = || predicate(schema, all, random, depth - 1);
         let (one, other) = (part(), part());
         return match random.random_range(0..3) {
             0 => one & other,
@@ -157,35 +177,48 @@ pub(super) fn predicate(schema: &TableSchema, random: &mut SmallRng, depth: u32)
             _ => !one,
         };
     }
-    let names: Vec<&str> = [
-        "name", "host", "small", "float", "measure", "word", "added", "flag",
-    ]
-    .into_iter()
-    .filter(|name| schema.columns().index_of(name).is_ok())
-    .chain(["at", "small"])
-    .collect();
-    let name = names[random.random_range(0..names.len())];
-    let number = random.random_range(-55..55);
-    let operand = |name: &str, number: i32| -> crate::types::Operand {
-        match name {
-            "name" | "host" => format!("host{}", number.rem_euclid(6)).into(),
-            "word" => ["red", "green", "blue", "grey"][number.rem_euclid(4) as usize].into(),
-            "flag" => (number > 0).into(),
-            "at" => (i64::from(number) * 11).into(),
-            "float" | "measure" => (f64::from(number) / 2.0).into(),
-            _ => number.into(),
-        }
+    let fields = schema.columns().fields();
+    let field = &fields[random.random_range(0..fields.len())];
+    let name = field.name().as_str();
+    if random.random_bool(0.1) || field.data_type().is_nested() {
+        let is_null = column(name).is_null();
+        return if random.random_bool(0.5) {
+            is_null
+        } else {
+            !is_null
+        };
+    }
+    if random.random_bool(0.1) {
+        let same = fields
+            .iter()
+            .filter(|other| other.data_type() == field.data_type());
+        let same: Vec<_> = same.collect();
+        let other = column(same[random.random_range(0..same.len())].name());
+        return if random.random_bool(0.5) {
+            column(name).lt_eq(other)
+        } else {
+            column(name).eq(other)
+        };
+    }
+    let values = all.column_by_name(name).unwrap();
+    let values = match field.data_type() {
+        DataType::Dictionary(_, data_type) => cast(values, data_type).unwrap(),
+        _ => values.clone(),
     };
-    let other = operand(name, number);
+    let mut value = || {
+        let row = random.random_range(0..values.len());
+        Literal::from_array(values.slice(row, 1)).unwrap()
+    };
+    let (one, two, three) = (value(), value(), value());
     match random.random_range(0..8) {
-        0 => column(name).eq(other),
-        1 => column(name).not_eq(other),
-        2 => column(name).lt(other),
-        3 => column(name).lt_eq(other),
-        4 => column(name).gt(other),
-        5 => column(name).gt_eq(other),
-        6 => column("small").is_in([number, number + 1, number + 20]),
-        _ => column(name).is_null(),
+        0 => column(name).eq(one),
+        1 => column(name).not_eq(one),
+        2 => column(name).lt(one),
+        3 => column(name).lt_eq(one),
+        4 => column(name).gt(one),
+        5 => column(name).gt_eq(one),
+        6 => column(name).gt_eq(one) & column(name).lt_eq(two),
+        _ => column(name).is_in([one, two, three]),
     }
 }
 
@@ -198,10 +231,11 @@ pub(super) fn keys(schema: &TableSchema, batch: &RecordBatch) -> Vec<Key> {
 pub(super) fn request(
     schema: &TableSchema,
     random: &mut SmallRng,
-    all: &[Key],
+    rows: &RecordBatch,
     has_older: bool,
     page_rows: usize,
 ) -> (ReadRequest, String) {
+    let all = keys(schema, rows);
     let mut key = || {
         let mut row = random.random_range(0..all.len());
         // Where blocks meet, there is most to be done wrong.
@@ -228,7 +262,7 @@ pub(super) fn request(
         let points: BTreeSet<Key> = (0..count).map(point).collect();
         points.into_iter().collect::<Vec<_>>().into()
     });
-    let times = random.random_bool(0.4).then(|| {
+    let times = schema.time().filter(|_| random.random_bool(0.4)).map(|_| {
         let start = random.random_range(-10..TIMES);
         TimeRange {
             start,
@@ -237,7 +271,7 @@ pub(super) fn request(
     });
     let predicate = random
         .random_bool(0.7)
-        .then(|| predicate(schema, random, 2));
+        .then(|| predicate(schema, rows, random, 2));
     let filter = predicate
         .as_ref()
         .map(|predicate| Filter::new(predicate, schema).unwrap());
@@ -247,8 +281,8 @@ pub(super) fn request(
             .fields()
             .iter()
             .map(|field| field.name().clone());
-        let names: Vec<String> = names.filter(|_| random.random_bool(0.4)).collect();
-        names
+        let share = [0.0, 0.1, 0.4, 0.9][random.random_range(0..4)];
+        names.filter(|_| random.random_bool(share)).collect()
     });
     let request = ReadRequest {
         projection,
@@ -261,7 +295,7 @@ pub(super) fn request(
         times,
         filter,
         keep_tombstones: has_older && random.random_bool(0.5),
-        batch_rows: random.random_range(1..500),
+        batch_rows: [0, 1, 13, 13, 100, 100, 100, 8_192, 8_192][random.random_range(0..9)],
     };
     let text = predicate.map(|predicate| predicate.to_string());
     (request, text.unwrap_or_default())
@@ -281,7 +315,9 @@ pub(super) fn oracle(
         .column_by_name(OP_COLUMN)
         .unwrap()
         .as_primitive::<UInt8Type>();
-    let times = TableSchema::times(all, schema.time().unwrap()).unwrap();
+    let times = schema
+        .time()
+        .map(|time| TableSchema::times(all, time).unwrap());
     let keys = keys(schema, all);
     let wanted = (0..all.num_rows()).map(|row| {
         let key = &keys[row];
@@ -292,9 +328,10 @@ pub(super) fn oracle(
                 .points
                 .as_ref()
                 .is_none_or(|points| points.contains(key))
-            && request
-                .times
-                .is_none_or(|range| range.contains(times.value(row)))
+            && request.times.is_none_or(|range| {
+                let times = times.as_ref().unwrap();
+                range.contains(times.value(row))
+            })
             && (passes || is_kept)
     });
     let wanted: BooleanArray = wanted.map(Some).collect();

@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use arrow::{
     array::UInt32Array,
     compute::{filter_record_batch, take_record_batch},
-    datatypes::Int32Type,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::{
-    oracle::{altered, keys, oracle, request, rows, schema},
+    oracle::{altered, keys, oracle, request, rows, schema, seeds},
     *,
 };
 use crate::types::{Filter, column};
@@ -18,13 +17,14 @@ use crate::types::{Filter, column};
 #[test]
 fn reads_of_a_part_agree_with_an_oracle() {
     let (mut read, mut skipped, mut filtered, mut two_phases) = (0, 0, 0, 0);
-    for seed in 0..20 {
+    for seed in 0..seeds(12) {
         let mut random = SmallRng::seed_from_u64(seed);
         let versions = random.random_bool(0.5);
         let mut bench = Bench::new(schema());
         bench.spec.options.row_group_rows = random.random_range(200..1_500);
         let page_rows = random.random_range(20..200);
         bench.spec.options.page_rows = page_rows;
+        bench.spec.options.row_group_bytes = [64 << 10, 8 << 20][random.random_range(0..2)];
         let rows = rows(&bench.spec.schema, &mut random, versions);
         let meta = bench.write_one(&rows);
         let newer = altered(&bench.spec.schema);
@@ -33,19 +33,16 @@ fn reads_of_a_part_agree_with_an_oracle() {
             let whole = bench.open_through(&whole, schema, &meta).unwrap();
             let all = bench.read(&whole, &ReadRequest::default()).unwrap();
             assert_eq!(whole.keys_are_unique(), !versions);
-            let all_keys = keys(schema, &all);
             for case in 0..25 {
-                let (request, text) = request(schema, &mut random, &all_keys, versions, page_rows);
+                let (request, text) = request(schema, &mut random, &all, versions, page_rows);
                 let want = oracle(schema, &all, &request);
                 let access = bench.by_pages();
                 let parts = bench.open_through(&access, schema, &meta).unwrap();
                 let opened = access.stats().bytes();
                 for reader in [&parts, &whole] {
                     let found = bench.read(reader, &request).unwrap();
-                    // NaN is not equal to itself.
-                    let same = found == want || format!("{found:?}") == format!("{want:?}");
                     assert!(
-                        same,
+                        found == want,
                         "seed {seed}, case {case}: {request:?} {text}\n{found:?}\n{want:?}"
                     );
                 }
@@ -59,11 +56,11 @@ fn reads_of_a_part_agree_with_an_oracle() {
     }
     // The test is worth nothing where nothing is left out.
     assert!(
-        read > 6_000 && skipped > 2 * read / 3,
+        read > 3_000 && skipped > 2 * read / 3,
         "{read} and {skipped} pages"
     );
     assert!(
-        filtered > 60_000 && two_phases > 120,
+        filtered > 30_000 && two_phases > 60,
         "{filtered}, {two_phases}"
     );
 }
@@ -145,18 +142,23 @@ fn wide_columns_wait_for_the_filter() {
     let mut bench = Bench::new(schema());
     bench.spec.options.row_group_rows = 100_000;
     bench.spec.options.page_rows = 100;
-    let mut random = SmallRng::seed_from_u64(7);
-    let rows = rows(&bench.spec.schema, &mut random, false);
+    let files = (7..).map(|seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        rows(&bench.spec.schema, &mut random, false)
+    });
+    let blob_bytes = |rows: &RecordBatch| rows.column(5).as_binary::<i32>().value(0).len();
+    let mut wide = files.filter(|rows| blob_bytes(rows) == 15_000);
+    let rows = wide.next().unwrap();
     let count = rows.num_rows();
-    let few = column("small").eq(rows.column(2).as_primitive::<Int32Type>().value(count / 2));
     let meta = bench.write_one(&rows);
-    let filter = Filter::new(&few, &bench.spec.schema).unwrap();
-    let holds = filter.evaluate(&rows).unwrap();
-    assert!(
-        (1..count / 4).contains(&holds.true_count()),
-        "{}",
-        holds.true_count()
-    );
+    let filters = (-50..50).map(|level| {
+        let filter = Filter::new(&column("small").eq(level), &bench.spec.schema).unwrap();
+        let holds = filter.evaluate(&rows).unwrap();
+        (filter, holds)
+    });
+    let some = filters.filter(|(_, holds)| holds.true_count() > 0);
+    let (filter, holds) = some.min_by_key(|(_, holds)| holds.true_count()).unwrap();
+    assert!(holds.true_count() < count / 10, "{}", holds.true_count());
     let access = bench.by_pages();
     let reader = bench
         .open_through(&access, &bench.spec.schema, &meta)
@@ -171,8 +173,12 @@ fn wide_columns_wait_for_the_filter() {
     let stats = access.stats();
     assert!(stats.pages_skipped() > stats.pages_read(), "{stats:?}");
     let bytes = stats.bytes() - before;
-    let share = (holds.true_count() + 300) as u64 * meta.bytes / count as u64;
-    assert!(bytes < 2 * share, "{bytes} bytes, {share} expected");
+    assert!(
+        bytes > 15_000 * holds.true_count() as u64,
+        "{bytes} of {}",
+        meta.bytes
+    );
+    assert!(bytes < meta.bytes / 3, "{bytes} of {}", meta.bytes);
 }
 
 /// A page that is read and is damaged is noticed; one that is not read does no harm.
