@@ -335,3 +335,43 @@ async fn the_wal_on_the_object_store_is_described() {
     let (reports, good) = json(&["inspect", "wal", text(&segments)]);
     assert!(!good, "{reports:#}");
 }
+
+#[tokio::test]
+async fn checkpoints_are_listed_from_outside() {
+    let (dir, engine, table) = small_root().await;
+    let root = text(dir.path());
+    let minute = Some(std::time::Duration::from_secs(60));
+    table.create_checkpoint("monday", minute).await.unwrap();
+    engine.clone_table("readings", "copy").await.unwrap();
+    let reader = Engine::open_reader(engine.config().clone()).await.unwrap();
+    let at = reader.table("readings").await.unwrap();
+    let (list, is_good) = json(&["checkpoints", root, "--table", "readings"]);
+    let mut kinds: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            assert_eq!(one["has_ended"], false);
+            one["checkpoint"]["kind"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    kinds.sort();
+    assert!(is_good);
+    assert_eq!(kinds, ["clone", "named", "reader"]);
+    let printed = siltstone(&["checkpoints", root, "--table", "readings"]);
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(
+        printed.contains("monday") && printed.contains("never"),
+        "{printed}"
+    );
+    drop(at);
+    reader.close().await.unwrap();
+    // Damage is told, and the rest all the same.
+    let folder = dir.path().join("tables").join(table.stats().id.to_string());
+    let object = fs::read_dir(folder.join("checkpoints")).unwrap().next();
+    fs::write(object.unwrap().unwrap().path(), "damaged").unwrap();
+    let (list, is_good) = json(&["checkpoints", root, "--table", "readings"]);
+    assert!(!is_good);
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    engine.close().await.unwrap();
+}

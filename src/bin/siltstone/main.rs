@@ -6,6 +6,7 @@
 //! starts from itself.
 
 mod admin;
+mod checkpoints;
 mod demo;
 mod flights;
 mod gc;
@@ -39,6 +40,8 @@ enum Command {
     Jobs(admin::Options),
     /// Shows how the tables of a root look: SSTs, levels, windows, amplification.
     Stats(stats::Options),
+    /// Lists what keeps the SSTs of a table from being deleted: checkpoints of users, readers and clones.
+    Checkpoints(checkpoints::Options),
     /// Describes what is stored, object by object, damaged or not.
     Inspect(inspect::Options),
     /// Lists the objects that nobody needs, with the reason; deletes them where no engine runs.
@@ -67,6 +70,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Nodes(options) => admin::nodes(options).await,
         Command::Jobs(options) => admin::jobs(options).await,
         Command::Stats(options) => stats::run(options).await,
+        Command::Checkpoints(options) => checkpoints::run(options).await,
         Command::Inspect(options) => inspect::run(options).await,
         Command::Gc(options) => gc::run(options).await,
         Command::Meta(options) => meta::run(options).await,
