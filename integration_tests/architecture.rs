@@ -27,6 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("manifest",   &["clock", "store"]),
     ("compaction", &["clock", "store", "sst", "merge", "manifest"]),
     ("gc",         &["clock", "store", "manifest"]),
+    ("verify",     &["store", "manifest", "sst", "compaction"]),
     ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc", "metrics"]),
     ("meta",       &["clock", "store", "compaction"]),
     ("node",       &["clock", "store", "compaction"]),

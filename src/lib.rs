@@ -33,6 +33,7 @@
 //! | [`manifest`] | versions, edits, the one door for commits |
 //! | [`compaction`] | plan, job, task, outcome; planner, scheduler, execution, proof |
 //! | [`gc`] | what may be deleted, and the deleting |
+//! | [`verify`] | whether what is stored is whole |
 //! | [`meta`], [`node`], [`rpc`] | the control plane, its workers, and the wire between them |
 //!
 //! `compose` puts engine and control plane together, as the configuration says: [`Engine::open`].
@@ -61,6 +62,7 @@ pub mod rpc;
 pub mod sst;
 pub mod store;
 pub mod types;
+pub mod verify;
 pub mod wal;
 
 pub use config::EngineConfig;

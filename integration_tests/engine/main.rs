@@ -31,5 +31,6 @@ mod semantics;
 mod snapshots;
 mod stats;
 mod stores;
+mod verify;
 mod wal_identity;
 mod windows;

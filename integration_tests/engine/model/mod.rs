@@ -25,6 +25,7 @@ use siltstone::{
     error::{ErrorKind, Result},
     store::{Store, faulty::Faults},
     types::{Alteration, Key, KeyRange, Seq, TimeRange},
+    verify::verify,
 };
 use tempfile::{TempDir, tempdir};
 use tokio::runtime::Runtime;
@@ -201,7 +202,11 @@ impl Case {
         self.reopen().await;
         self.check(&Read::default()).await?;
         self.engine.close().await.unwrap();
-        Ok(())
+        let report = verify(&self.store, &[], |_| {}).await.unwrap();
+        match report.is_clean() {
+            true => Ok(()),
+            false => Err(format!("what is stored is not whole: {report:?}")),
+        }
     }
 
     fn check_order(&mut self, seq: Seq) -> Check {

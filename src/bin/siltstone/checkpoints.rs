@@ -50,10 +50,10 @@ pub async fn run(options: Options) -> Result<()> {
     } else {
         print(&listed, now_ms, has_ended);
     }
-    let damaged = listed
+    let mut damaged = listed
         .iter()
         .filter_map(|one| one.checkpoint.as_ref().err());
-    damaged.cloned().next().map_or(Ok(()), Err::<(), Error>)
+    damaged.next().cloned().map_or(Ok(()), Err::<(), Error>)
 }
 
 fn json_of(listed: &Listed, has_ended: bool) -> Value {

@@ -13,6 +13,7 @@ mod gc;
 mod inspect;
 mod stats;
 mod taken_over;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Command {
     Stats(stats::Options),
     /// Lists what keeps the SSTs of a table from being deleted: checkpoints of users, readers and clones.
     Checkpoints(checkpoints::Options),
+    /// Reads everything that the manifests of a root name, and says what is damaged.
+    Verify(verify::Options),
     /// Describes what is stored, object by object, damaged or not.
     Inspect(inspect::Options),
     /// Lists the objects that nobody needs, with the reason; deletes them where no engine runs.
@@ -71,6 +74,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Jobs(options) => admin::jobs(options).await,
         Command::Stats(options) => stats::run(options).await,
         Command::Checkpoints(options) => checkpoints::run(options).await,
+        Command::Verify(options) => verify::run(options).await,
         Command::Inspect(options) => inspect::run(options).await,
         Command::Gc(options) => gc::run(options).await,
         Command::Meta(options) => meta::run(options).await,

@@ -6,7 +6,7 @@
 //! behind for other tools to read.
 
 mod cluster;
-mod progress;
+pub(crate) mod progress;
 mod replay;
 mod report;
 
