@@ -43,7 +43,15 @@ async fn root(rows: i64) -> (TempDir, PathBuf) {
 async fn write(engine: &Engine, name: &str, rows: i64) -> Table {
     let schema = readings_schema(TableOptions::default());
     let table = engine.create_table(name, schema).await.unwrap();
-    let rows: Vec<Reading> = (0..rows).map(|n| (n, Some(7), Some(n * 31))).collect();
+    let rows: Vec<Reading> = (0..rows)
+        .map(|n| {
+            (
+                n,
+                Some(7),
+                Some((n * n).wrapping_mul(0x1E37_79B9_7F4A_7C15) ^ n.rotate_left(17)),
+            )
+        })
+        .collect();
     table.write(readings(&rows)).await.unwrap();
     table.flush().await.unwrap();
     table
@@ -86,24 +94,37 @@ async fn a_whole_root_is_called_whole() {
     engine.close().await.unwrap();
 }
 
+/// What is wrong when the byte at `at` is another one.
+async fn flipped(dir: &TempDir, file: &Path, whole: &[u8], at: usize) -> Vec<Fault> {
+    let mut bytes = whole.to_vec();
+    bytes[at] ^= 0x40;
+    std::fs::write(file, &bytes).unwrap();
+    let found = faults(dir.path()).await;
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(!found.is_empty(), "byte {at}");
+    assert!(
+        found.iter().all(|fault| fault.object.ends_with(name)),
+        "{found:?}"
+    );
+    found
+}
+
 #[tokio::test]
 async fn a_flipped_byte_is_found_with_the_rows_that_it_concerns() {
     let (dir, file) = root(300_000).await;
     assert!(faults(dir.path()).await.is_empty());
     let whole = std::fs::read(&file).unwrap();
-    // In the second of three row groups, in the last one, in the index or footer.
-    for (part, groups) in [(40, Some(1)), (75, Some(2)), (99, None)] {
-        let mut bytes = whole.clone();
-        let at = bytes.len() * part / 100;
-        bytes[at] ^= 0x40;
-        std::fs::write(&file, &bytes).unwrap();
-        let found = faults(dir.path()).await;
-        let name = file.file_name().unwrap().to_str().unwrap();
-        assert!(!found.is_empty(), "byte {at}");
-        assert!(
-            found.iter().all(|fault| fault.object.ends_with(name)),
-            "{found:?}"
-        );
+    // In the second of three row groups, in the last one, in the footer.
+    // Ten bits a key.
+    let filter = whole.len() - 200_000;
+    let rows = filter - 200_000;
+    let places = [
+        (rows / 2, Some(1)),
+        (rows * 9 / 10, Some(2)),
+        (whole.len() - 200, None),
+    ];
+    for (at, groups) in places {
+        let found = flipped(&dir, &file, &whole, at).await;
         let rows = found[0].rows.clone().unwrap();
         assert_eq!(rows.row_group, groups, "{found:?}");
         match groups {
@@ -114,6 +135,12 @@ async fn a_flipped_byte_is_found_with_the_rows_that_it_concerns() {
             ),
         }
     }
+    // Rows are not concerned; gets are.
+    let found = flipped(&dir, &file, &whole, filter).await;
+    assert!(
+        found[0].what.contains("filter") && found[0].rows.is_none(),
+        "{found:?}"
+    );
     std::fs::write(&file, &whole).unwrap();
     assert!(faults(dir.path()).await.is_empty());
 }
