@@ -62,7 +62,16 @@ impl SstMeta {
         self.seq_max < delete.seq && self.times.is_some_and(in_times)
     }
 
-    /// Whether the two can hold the same key.
+    /// Whether the two have rows that can have the same key, by what is in them: the time is part of a key.
+    pub fn may_share_keys(&self, other: &SstMeta) -> bool {
+        let in_time = match (self.times, other.times) {
+            (Some((min, max)), Some((least, greatest))) => min <= greatest && least <= max,
+            _ => true,
+        };
+        in_time && self.key_min <= other.key_max && other.key_min <= self.key_max
+    }
+
+    /// Whether the two can hold the same key, by where they are: what comes to either window later, too.
     pub fn overlaps(&self, other: &SstMeta) -> bool {
         self.window.overlaps(other.window)
             && self.key_min <= other.key_max

@@ -298,8 +298,7 @@ impl ReadSet {
             let Some(Points(points)) = self.points_of(&sst, &piece.keys)? else {
                 continue;
             };
-            let is_apart =
-                |other: &Arc<SstMeta>| other.id == sst.id || !may_share_keys(&sst, other);
+            let is_apart = |other: &Arc<SstMeta>| other.id == sst.id || !sst.may_share_keys(other);
             let is_alone = !piece.has_memory
                 && sst.seq_max <= self.view.visible().seq
                 && all.iter().all(is_apart);
@@ -369,17 +368,6 @@ fn inside<'a>(points: &'a [Key], keys: &KeyRange) -> &'a [Key] {
     let start = keys.start.as_ref().map_or(0, before);
     let end = keys.end.as_ref().map_or(points.len(), before);
     &points[start..end.max(start)]
-}
-
-/// Whether the two can have rows of one key. The time is part of a key.
-fn may_share_keys(left: &SstMeta, right: &SstMeta) -> bool {
-    let in_time = match (left.times, right.times) {
-        (Some((left_min, left_max)), Some((right_min, right_max))) => {
-            left_min <= right_max && right_min <= left_max
-        }
-        _ => true,
-    };
-    in_time && left.key_min <= right.key_max && right.key_min <= left.key_max
 }
 
 /// Of parts that begin at these keys and have so many rows, those keys that have about `rows` rows or more between
