@@ -23,6 +23,7 @@ use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuild
 use siltstone::{
     config::{Bytes, CompactionMode, EngineConfig, WalMode},
     engine::{Engine, ScanRequest, ScanStats, Table},
+    manifest::inspect::{self, SstLine},
     store::StoreStats,
     types::{OP_COLUMN, SEQ_COLUMN, column},
 };
@@ -39,7 +40,8 @@ const GETS: usize = 100;
 /// A root with all flights, as they landed, in one table.
 struct Root {
     config: EngineConfig,
-    ssts: PathBuf,
+    /// The live SSTs as plain Parquet.
+    files: Vec<PathBuf>,
 }
 
 impl Root {
@@ -64,9 +66,14 @@ impl Root {
             true => drop(table.compact().await.expect("a compaction")),
             false => table.flush().await.expect("a flush"),
         }
-        let ssts = dir.join(format!("tables/{}/sst", table.stats().id));
+        let id = table.stats().id;
+        let manifest = inspect::manifest(engine.store(), id).await;
+        let version = manifest.expect("a manifest").version.expect("a version");
+        // Those that were replaced are in the folder, too, for a while.
+        let file = |sst: &SstLine| dir.join(format!("tables/{id}/sst/{}.parquet", sst.id));
+        let files = version.ssts.iter().map(file).collect();
         engine.close().await.expect("a close");
-        Self { config, ssts }
+        Self { config, files }
     }
 
     async fn open(&self) -> (Engine, Table) {
@@ -75,14 +82,6 @@ impl Root {
             .expect("an engine opens");
         let table = engine.table("flights").expect("the table is there");
         (engine, table)
-    }
-
-    /// The SSTs as plain Parquet, in the order of their names.
-    fn files(&self) -> Vec<PathBuf> {
-        let files = std::fs::read_dir(&self.ssts).expect("the folder is there");
-        let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-        files.sort();
-        files
     }
 }
 
@@ -259,7 +258,7 @@ fn main() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let merged = runtime.block_on(Root::new(dirs[0].path(), true));
     let runs = runtime.block_on(Root::new(dirs[1].path(), false));
-    let files = merged.files();
+    let files = merged.files.clone();
     let (engine, table) = runtime.block_on(merged.open());
     let (runs_engine, runs_table) = runtime.block_on(runs.open());
     let scan = |table: &Table, request: ScanRequest| runtime.block_on(count(table, request)).0;
