@@ -95,6 +95,13 @@ impl Cluster {
         node.kill().await.unwrap();
     }
 
+    /// Waits until a node, which was told to end, has ended.
+    pub async fn node_end(&mut self, id: &str) -> std::process::ExitStatus {
+        let mut node = self.nodes.remove(id).expect("a running node");
+        let ended = timeout(PATIENCE, node.wait()).await;
+        ended.expect("the node ends in time").unwrap()
+    }
+
     /// `kill -9` of the meta service.
     pub async fn kill_meta(&mut self) {
         self.meta.kill().await.unwrap();

@@ -12,3 +12,4 @@ mod engine_process;
 mod inspect;
 mod leftovers;
 mod remote;
+mod steering;

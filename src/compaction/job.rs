@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::codec;
+use super::{codec, plan::memory_estimate};
 use crate::{
     error::Result,
     types::{JobId, KeyRange, Retention, SstMeta, TableId, TableSchema, TaskId, Window},
@@ -76,6 +76,12 @@ impl CompactionJob {
         self.inputs_of(index)
             .map(|sst| sst.bytes / overlapping(sst))
             .sum()
+    }
+
+    /// About how many bytes of memory the task at `index` takes.
+    pub fn task_memory(&self, index: u32) -> u64 {
+        let inputs: Vec<Arc<SstMeta>> = self.inputs_of(index).cloned().collect();
+        memory_estimate(&inputs)
     }
 
     /// The job as bytes for the wire.

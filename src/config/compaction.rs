@@ -111,8 +111,13 @@ pub struct RemoteConfig {
     pub fallback: Fallback,
     /// See `fallback`. Default: `"30s"`.
     pub fallback_after: Millis,
-    /// Jobs of this engine outstanding at the meta service at most. Default: 8.
+    /// Jobs of this engine outstanding at the meta service at most. Fewer while the nodes have less room than
+    /// that. Default: 8.
     pub jobs_max: usize,
+    /// Only nodes of this pool get its jobs: `"large"`. Default: any.
+    pub pool: String,
+    /// Where the engine is: among equal nodes, one in the same zone gets a task. Default: nowhere.
+    pub zone: String,
 }
 
 /// What to do when no remote compaction is to be had.
@@ -173,6 +178,8 @@ impl Default for RemoteConfig {
             fallback: Fallback::Wait,
             fallback_after: Millis::secs(30),
             jobs_max: 8,
+            pool: String::new(),
+            zone: String::new(),
         }
     }
 }

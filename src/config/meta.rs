@@ -23,9 +23,14 @@ pub struct MetaConfig {
     pub stall_timeout: Millis,
     /// Attempts at a task before it is reported failed to its engine. Default: 4.
     pub task_attempts_max: u32,
-    /// Tasks that may be queued or running; further jobs are refused until there is room.
-    /// Default: 100000.
+    /// Tasks that may be queued or running. When there is no room for a job's, queued ones of lower pressure
+    /// give way, and are submitted again by their engines later; if those are too few, the job is refused
+    /// until there is room. Default: 100000.
     pub queue_tasks_max: usize,
+    /// Jobs that one owner may have here; further ones are refused until some have ended. Default: 1000.
+    pub jobs_per_owner_max: usize,
+    /// Tasks that one job may have. Default: 10000.
+    pub tasks_per_job_max: usize,
 }
 
 impl Default for MetaConfig {
@@ -37,6 +42,8 @@ impl Default for MetaConfig {
             stall_timeout: Millis::secs(120),
             task_attempts_max: 4,
             queue_tasks_max: 100_000,
+            jobs_per_owner_max: 1_000,
+            tasks_per_job_max: 10_000,
         }
     }
 }
@@ -70,7 +77,13 @@ impl MetaConfig {
         faults.check(self.task_attempts_max > 0, || {
             "task_attempts_max is 0".into()
         });
-        faults.check(self.queue_tasks_max > 0, || "queue_tasks_max is 0".into());
+        for (name, max) in [
+            ("queue_tasks_max", self.queue_tasks_max),
+            ("jobs_per_owner_max", self.jobs_per_owner_max),
+            ("tasks_per_job_max", self.tasks_per_job_max),
+        ] {
+            faults.check(max > 0, || format!("{name} is 0"));
+        }
         faults.into_result()
     }
 }

@@ -16,9 +16,13 @@ pub struct NodeConfig {
     pub id: Option<String>,
     /// Tasks to run at once. Default: the number of cores.
     pub slots: usize,
-    /// Memory for the tasks together, as operators are shown it. Nothing is held to it: `slots` alone
-    /// decides how much runs. Default: `"1GiB"`.
+    /// Memory for the tasks together. The node is given no more than fits, by what engines estimate for each.
+    /// Default: `"1GiB"`.
     pub memory: Bytes,
+    /// The pool that the node is of, for engines that ask for one: `"large"`. Default: none.
+    pub pool: String,
+    /// Where the node is: among equal nodes, engines get one in their own zone. Default: nowhere.
+    pub zone: String,
     /// Store URLs under which the node works; a task elsewhere is refused. A local directory must be
     /// there: a node creates no roots. Default: empty, for anywhere.
     pub roots: Vec<String>,
@@ -35,6 +39,8 @@ impl Default for NodeConfig {
             id: None,
             slots: std::thread::available_parallelism().map_or(1, usize::from),
             memory: Bytes::mib(1024),
+            pool: String::new(),
+            zone: String::new(),
             roots: Vec::new(),
             drain_timeout: Millis::secs(30),
             store: StoreConfig::default(),

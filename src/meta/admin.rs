@@ -1,10 +1,11 @@
-//! What operators are shown of nodes and jobs.
+//! What operators are shown of nodes, jobs and owners, and what they may wish.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
+use super::state::{Setting, Target};
 use crate::{
-    compaction::remote::{NodeFacts, TaskState},
-    types::{JobId, OwnerId},
+    compaction::remote::{NodeFacts, Pressure, TaskState},
+    types::{JobId, NodeId, OwnerId, TableId},
 };
 
 /// What meta thinks of a node.
@@ -56,6 +57,10 @@ pub struct JobInfo {
     pub job: JobId,
     /// Whose it is.
     pub owner: OwnerId,
+    /// The table that it compacts.
+    pub table: TableId,
+    /// How urgent it is.
+    pub pressure: Pressure,
     /// What it is for, in words.
     pub label: String,
     /// When it came, in milliseconds since the Unix epoch.
@@ -84,6 +89,53 @@ pub struct TaskInfo {
     pub attempts: u32,
     /// Why the last attempt that ended without a result did.
     pub last_failure: Option<String>,
-    /// The running attempt's counter when last reported.
+    /// The newest running attempt's counter when last reported.
     pub progress: u64,
+    /// The nodes that run it: two when it is hedged.
+    pub nodes: Vec<NodeId>,
+}
+
+/// An owner, as meta sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerInfo {
+    /// The owner.
+    pub owner: OwnerId,
+    /// Its share of the fleet, in proportion to those of the others.
+    pub weight: u32,
+    /// Its tasks are kept back.
+    pub paused: bool,
+    /// Of its tables with jobs, those whose tasks are kept back.
+    pub paused_tables: BTreeSet<TableId>,
+    /// Its jobs.
+    pub jobs: usize,
+    /// Its queued tasks.
+    pub queued: usize,
+    /// Its running tasks.
+    pub running: usize,
+    /// Since the submission of its oldest job with a queued task.
+    pub oldest_wait: Duration,
+    /// Jobs that it should have outstanding at most.
+    pub jobs_window: u32,
+}
+
+/// Why a task is where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The task.
+    pub task: TaskInfo,
+    /// Whole sentences, the most important first.
+    pub reasons: Vec<String>,
+}
+
+/// What an operator may wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Tasks are not to be run. Their engines give the jobs up, and leave the inputs alone for a while.
+    Cancel(Target),
+    /// Tasks that were given up or cancelled are to be tried again.
+    Retry(Target),
+    /// Jobs are to go before all others.
+    Raise(Target),
+    /// Something is set.
+    Set(Setting),
 }

@@ -1,31 +1,37 @@
 //! The plan log's bodies: `PlanBatch` for edits, `PlanSnapshot` for snapshots; see `meta.proto`.
 //!
 //! Moments of the monotonic clock are left out: they mean nothing to another process, and after a replay
-//! every lease gets a full grace. For the same reason renewals are left out.
+//! every lease gets a full grace. For the same reason renewals are left out. The bodies of jobs are left out
+//! because their engines have them.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
-    state::{Job, Lease, Phase, Task},
-    update::{Assigned, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Requeued},
+    state::{Holder, Job, Lease, Phase, Settings, Task},
+    update::{Assigned, Cancelled, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Requeued},
 };
 use crate::{
-    compaction::remote::{AttemptId, JobSubmission},
+    compaction::remote::{AttemptId, JobSubmission, TaskState, TaskSubmission},
     error::{Error, ErrorKind, Result},
     proto::{self as pb, required, stored_id},
-    types::{NodeId, Token},
+    types::{NodeId, OwnerId, Token},
 };
+
+/// The version of the format that is written, and the only one that is read.
+const FORMAT: u32 = 2;
 
 pub(super) fn encode_updates(updates: &[PlanUpdate]) -> Bytes {
     pb::encode(&pb::PlanBatch {
         updates: updates.iter().map(update_to_proto).collect(),
+        format: FORMAT,
     })
 }
 
 pub(super) fn decode_updates(body: Bytes) -> Result<Vec<PlanUpdate>> {
     let batch: pb::PlanBatch = pb::decode(body, "plan update")?;
+    check_format(batch.format)?;
     batch.updates.into_iter().map(update_from_proto).collect()
 }
 
@@ -35,11 +41,14 @@ pub(super) fn encode_snapshot(snapshot: &PlanSnapshot) -> Bytes {
         last_token: snapshot.last_token.0,
         next_sequence: snapshot.next_sequence,
         jobs: jobs.map(|(_, job)| job_to_proto(job)).collect(),
+        settings: Some(settings_to_proto(&snapshot.settings)),
+        format: FORMAT,
     })
 }
 
 pub(super) fn decode_snapshot(body: Bytes) -> Result<PlanSnapshot> {
     let snapshot: pb::PlanSnapshot = pb::decode(body, "plan snapshot")?;
+    check_format(snapshot.format)?;
     let jobs = snapshot.jobs.into_iter().map(|job| {
         let job = job_from_proto(job)?;
         Ok((job.submission.job, job))
@@ -48,7 +57,21 @@ pub(super) fn decode_snapshot(body: Bytes) -> Result<PlanSnapshot> {
         last_token: Token(snapshot.last_token),
         next_sequence: snapshot.next_sequence,
         jobs: jobs.collect::<Result<_>>()?,
+        settings: settings_from_proto(required(snapshot.settings, "settings")?)?,
     })
+}
+
+/// # Errors
+/// `Corrupt`, naming both versions: what is not known must not be dropped.
+fn check_format(format: u32) -> Result<()> {
+    match format {
+        FORMAT => Ok(()),
+        // Version 1 did not say so.
+        other => Err(Error::corrupt(format!(
+            "format version {} of the plan; this siltstone reads version {FORMAT}",
+            other.max(1)
+        ))),
+    }
 }
 
 fn update_to_proto(update: &PlanUpdate) -> pb::PlanUpdate {
@@ -60,13 +83,20 @@ fn update_to_proto(update: &PlanUpdate) -> pb::PlanUpdate {
         attempt: Some(entry.attempt.into()),
         node: entry.node.0.clone(),
         session: entry.session,
+        hedge: entry.hedge,
     });
     let completed = update.completed.iter().map(|entry| pb::PlanCompleted {
         task: entry.task.to_string(),
         node: entry.node.0.clone(),
     });
     let failed = update.failed.iter().map(|entry| pb::PlanFailed {
-        attempt: Some(entry.attempt.into()),
+        attempt: Some(
+            AttemptId {
+                task: entry.task,
+                token: entry.token,
+            }
+            .into(),
+        ),
         attempts: entry.attempts,
         failure: Some(failure_to_proto(entry.kind, &entry.message)),
     });
@@ -75,13 +105,22 @@ fn update_to_proto(update: &PlanUpdate) -> pb::PlanUpdate {
         attempts: entry.attempts,
         reason: entry.reason.clone(),
     });
+    let cancelled = update.cancelled.iter().map(|entry| pb::PlanCancelled {
+        task: entry.task.to_string(),
+        reason: entry.reason.clone(),
+    });
     pb::PlanUpdate {
         new: new.collect(),
         assigned: assigned.collect(),
         completed: completed.collect(),
         failed: failed.collect(),
         requeued: requeued.collect(),
-        released: update.released.iter().map(ToString::to_string).collect(),
+        released: to_text(&update.released),
+        displaced: to_text(&update.displaced),
+        cancelled: cancelled.collect(),
+        retried: to_text(&update.retried),
+        raised: to_text(&update.raised),
+        settings: update.settings.as_ref().map(settings_to_proto),
     }
 }
 
@@ -97,6 +136,7 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
             attempt: attempt_from_proto(entry.attempt)?,
             node: NodeId(entry.node),
             session: entry.session,
+            hedge: entry.hedge,
             at: Duration::ZERO,
         })
     });
@@ -108,8 +148,10 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
     });
     let failed = update.failed.into_iter().map(|entry| {
         let (kind, message) = required(entry.failure, "failure")?.into();
+        let AttemptId { task, token } = attempt_from_proto(entry.attempt)?;
         Ok(Failed {
-            attempt: attempt_from_proto(entry.attempt)?,
+            task,
+            token,
             attempts: entry.attempts,
             kind,
             message,
@@ -121,18 +163,65 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
             attempts: entry.attempts,
             reason: entry.reason,
             ready_at: Duration::ZERO,
+            outages: 0,
             avoid: None,
         })
     });
-    let released = update.released.iter().map(|job| stored_id(job));
+    let cancelled = update.cancelled.into_iter().map(|entry| {
+        Ok(Cancelled {
+            task: stored_id(&entry.task)?,
+            reason: entry.reason,
+        })
+    });
     Ok(PlanUpdate {
+        displaced: from_text(&update.displaced)?,
         new: new.collect::<Result<_>>()?,
         assigned: assigned.collect::<Result<_>>()?,
         renewed: Vec::new(),
         completed: completed.collect::<Result<_>>()?,
         failed: failed.collect::<Result<_>>()?,
         requeued: requeued.collect::<Result<_>>()?,
-        released: released.collect::<Result<_>>()?,
+        cancelled: cancelled.collect::<Result<_>>()?,
+        retried: from_text(&update.retried)?,
+        raised: from_text(&update.raised)?,
+        released: from_text(&update.released)?,
+        settings: update.settings.map(settings_from_proto).transpose()?,
+    })
+}
+
+fn to_text<'a, T: ToString + 'a>(ids: impl IntoIterator<Item = &'a T>) -> Vec<String> {
+    ids.into_iter().map(ToString::to_string).collect()
+}
+
+fn from_text<T: FromStr<Err = Error>, C: FromIterator<T>>(texts: &[String]) -> Result<C> {
+    texts.iter().map(|text| stored_id(text)).collect()
+}
+
+fn settings_to_proto(settings: &Settings) -> pb::PlanSettings {
+    let weights = settings
+        .weights
+        .iter()
+        .map(|(owner, &weight)| pb::SetWeight {
+            owner: owner.0.clone(),
+            weight,
+        });
+    let owners = settings.paused_owners.iter();
+    pb::PlanSettings {
+        weights: weights.collect(),
+        paused_owners: owners.map(|owner| owner.0.clone()).collect(),
+        paused_tables: to_text(&settings.paused_tables),
+    }
+}
+
+fn settings_from_proto(settings: pb::PlanSettings) -> Result<Settings> {
+    let weights = settings.weights.into_iter();
+    let owners = settings.paused_owners.into_iter();
+    Ok(Settings {
+        weights: weights
+            .map(|set| (OwnerId(set.owner), set.weight))
+            .collect(),
+        paused_owners: owners.map(OwnerId).collect(),
+        paused_tables: from_text(&settings.paused_tables)?,
     })
 }
 
@@ -143,6 +232,7 @@ fn job_to_proto(job: &Job) -> pb::PlanJob {
         submitted_ms: job.submitted_ms,
         sequence: job.sequence,
         revision: job.revision,
+        raised: job.raised,
         tasks: tasks
             .map(|(&index, task)| task_to_proto(index, task))
             .collect(),
@@ -151,15 +241,15 @@ fn job_to_proto(job: &Job) -> pb::PlanJob {
 
 fn job_from_proto(job: pb::PlanJob) -> Result<Job> {
     let submission = submission_from_proto(required(job.job, "job")?)?;
-    let bytes: BTreeMap<u32, u64> = submission
+    let submitted: HashMap<u32, &TaskSubmission> = submission
         .tasks
         .iter()
-        .map(|task| (task.index, task.bytes))
+        .map(|task| (task.index, task))
         .collect();
     let tasks = job.tasks.into_iter().map(|task| {
-        let status = required(task.status.clone(), "status")?;
-        let bytes = bytes.get(&status.index).copied().unwrap_or_default();
-        Ok((status.index, task_from_proto(task, status, bytes)?))
+        let index = required(task.status.as_ref(), "status")?.index;
+        let submitted = required(submitted.get(&index), "submission of a task")?;
+        Ok((index, task_from_proto(task, submitted)?))
     });
     Ok(Job {
         tasks: tasks.collect::<Result<_>>()?,
@@ -167,67 +257,62 @@ fn job_from_proto(job: pb::PlanJob) -> Result<Job> {
         submitted_ms: job.submitted_ms,
         sequence: job.sequence,
         revision: job.revision,
+        raised: job.raised,
     })
 }
 
 fn task_to_proto(index: u32, task: &Task) -> pb::PlanTask {
-    use pb::task_status::State;
-    let mut of_session = 0;
-    let state = match &task.phase {
-        Phase::Queued { .. } => State::Queued(pb::TaskQueued {}),
-        Phase::Assigned { node, session, .. } => {
-            of_session = *session;
-            State::Running(pb::TaskRunning {
-                node: node.0.clone(),
-                token: task.token.0,
-            })
-        }
-        Phase::Done { node } => State::Done(pb::TaskDone {
-            node: node.0.clone(),
-        }),
-        Phase::Failed { kind, message } => State::Failed(failure_to_proto(*kind, message)),
-    };
+    let holders = task.holders().iter().map(|holder| pb::PlanHolder {
+        token: holder.token.0,
+        node: holder.node.0.clone(),
+        session: holder.session,
+        hedge: holder.hedge,
+    });
     pb::PlanTask {
-        status: Some(pb::TaskStatus {
-            index,
-            state: Some(state),
-        }),
+        status: Some((index, task.state()).into()),
         attempts: task.attempts,
         last_failure: task.last_failure.clone().unwrap_or_default(),
         token: task.token.0,
-        session: of_session,
+        holders: holders.collect(),
+        revision: task.revision,
     }
 }
 
-fn task_from_proto(task: pb::PlanTask, status: pb::TaskStatus, bytes: u64) -> Result<Task> {
-    use pb::task_status::State;
-    let phase = match required(status.state, "state")? {
-        State::Queued(_) => Phase::READY,
-        State::Running(running) => Phase::Assigned {
-            node: NodeId(running.node),
-            session: task.session,
-            lease: Lease::default(),
-        },
-        State::Done(done) => Phase::Done {
-            node: NodeId(done.node),
-        },
-        State::Failed(failure) => {
-            let (kind, message) = failure.into();
-            Phase::Failed { kind, message }
-        }
-    };
+fn task_from_proto(task: pb::PlanTask, submitted: &TaskSubmission) -> Result<Task> {
+    let status = required(task.status, "status")?;
+    let (_, state): (u32, TaskState) = status.try_into().map_err(stored)?;
+    let holders = task.holders.into_iter().map(|holder| Holder {
+        token: Token(holder.token),
+        node: NodeId(holder.node),
+        session: holder.session,
+        hedge: holder.hedge,
+        lease: Lease::default(),
+    });
     Ok(Task {
-        bytes,
         attempts: task.attempts,
         last_failure: Some(task.last_failure).filter(|failure| !failure.is_empty()),
         token: Token(task.token),
-        avoid: BTreeMap::new(),
-        phase,
+        revision: task.revision,
+        phase: match state {
+            TaskState::Queued => Phase::READY,
+            TaskState::Running { .. } => Phase::Assigned {
+                holders: holders.collect(),
+            },
+            TaskState::Done { node } => Phase::Done { node },
+            TaskState::Failed { kind, message } => Phase::Failed { kind, message },
+            TaskState::Displaced => Phase::Displaced,
+            TaskState::Cancelled { reason } => Phase::Cancelled { reason },
+        },
+        ..Task::new(submitted)
     })
 }
 
+/// Without the body, which is most of it: engines submit again what a replayed plan lacks.
 fn submission_to_proto(job: &JobSubmission) -> pb::SubmitRequest {
-    job.clone().into()
+    pb::SubmitRequest {
+        body: Bytes::new(),
+        ..job.into()
+    }
 }
 
 fn submission_from_proto(job: pb::SubmitRequest) -> Result<JobSubmission> {
@@ -245,4 +330,28 @@ fn stored(error: Error) -> Error {
 
 fn failure_to_proto(kind: ErrorKind, message: &str) -> pb::Failure {
     (kind, message.to_owned()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_of_the_plan_is_refused_by_name() {
+        for (format, name) in [(0, "version 1"), (3, "version 3")] {
+            let batch = pb::encode(&pb::PlanBatch {
+                updates: vec![],
+                format,
+            });
+            let error = decode_updates(batch).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.message().contains(name), "{error}");
+            let snapshot = pb::encode(&pb::PlanSnapshot {
+                format,
+                ..pb::PlanSnapshot::default()
+            });
+            let error = decode_snapshot(snapshot).unwrap_err();
+            assert!(error.message().contains(name), "{error}");
+        }
+    }
 }

@@ -10,6 +10,8 @@
 //! While the log is away, nodes are told nothing, and so can keep no lease: step 2 is left out, and when
 //! the log is back every lease begins anew.
 
+mod explain;
+mod hand_out;
 mod listing;
 mod persist;
 mod unwatched;
@@ -21,29 +23,27 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use self::unwatched::Watched;
 use super::{
-    dispatch::dispatch,
-    fairness::Turn,
-    placement::Candidate,
+    fairness::Fairness,
+    hedging::Speed,
     plan_log::{PlanLog, Replay},
     registry::Registry,
     state::{Limits, Now, Report, Request, State, Task},
+    stats::MetaStats,
     update::PlanUpdate,
 };
 use crate::{
     clock::Env,
-    compaction::remote::{AttemptId, JobStatus, NodePoll, PollReply},
+    compaction::remote::{Assignment, AttemptId, JobStatus, NodePoll, PollReply},
     error::{Error, Result},
-    types::{JobId, NodeId},
+    types::{JobId, NodeId, OwnerId},
 };
 
 /// Requests taken in by one round at most.
 const ROUND_REQUESTS_MAX: usize = 1024;
-/// How soon a node that was just answered is expected to poll again.
-const RETURN_AFTER: Duration = Duration::from_millis(100);
 /// How soon a failed append is tried again when no request asks for it.
 const APPEND_RETRY: Duration = Duration::from_millis(500);
 /// Rest when there is nothing to wait for.
@@ -60,6 +60,7 @@ pub(super) enum Command {
     Change(Request, Answer<()>),
     Poll(NodePoll, Duration, Answer<PollReply>),
     Watch(Watcher),
+    Drain(NodeId, Answer<()>),
     Read(Read),
 }
 
@@ -84,7 +85,11 @@ pub(super) struct Core {
     log: Box<dyn PlanLog>,
     state: State,
     registry: Registry,
-    turn: Turn,
+    fairness: Fairness,
+    speed: Speed,
+    pub(super) stats: MetaStats,
+    /// When this process took the plan over.
+    started: Duration,
     /// Changes in `state` that the log may not hold yet.
     pending: Vec<PlanUpdate>,
     /// The last append did not come through.
@@ -107,7 +112,10 @@ impl Core {
             log,
             state: State::new(limits),
             registry: Registry::default(),
-            turn: Turn::default(),
+            fairness: Fairness::default(),
+            speed: Speed::default(),
+            stats: MetaStats::default(),
+            started: env.monotonic(),
             pending: Vec::new(),
             log_away: false,
             acks: Vec::new(),
@@ -182,6 +190,13 @@ impl Core {
             }
             Command::Poll(poll, wait, answer) => self.take_poll(poll, wait, answer),
             Command::Watch(watcher) => self.watchers.push(watcher),
+            Command::Drain(node, answer) => {
+                let drained = self.registry.drain(&node);
+                if drained.is_ok() {
+                    info!(%node, "node is to drain");
+                }
+                drop(answer.send(drained));
+            }
             Command::Read(read) => self.reads.push(read),
         }
     }
@@ -216,12 +231,7 @@ impl Core {
 
     fn change(&mut self, request: &Request) -> Result<()> {
         let update = self.state.prepare(request, self.now())?;
-        for entry in &update.requeued {
-            info!(task = %entry.attempt.task, attempts = entry.attempts, reason = %entry.reason, "task requeued");
-        }
-        for entry in &update.failed {
-            warn!(task = %entry.attempt.task, kind = %entry.kind, message = %entry.message, "task failed");
-        }
+        self.note(&update);
         self.state.apply(&update);
         if update.is_durable() {
             self.pending.push(update);
@@ -251,56 +261,6 @@ impl Core {
         Ok(())
     }
 
-    fn hand_out(&mut self) -> Result<()> {
-        let now = self.now();
-        let (mut candidates, nodes) = self.candidates(now);
-        let plan = dispatch(&self.state, &mut candidates, &nodes, &mut self.turn, now);
-        for (task, node, session) in plan.assignments {
-            debug!(%task, %node, "task assigned");
-            self.change(&Request::Assign {
-                task,
-                node,
-                session,
-            })?;
-        }
-        let back = plan.held.then_some(now.monotonic + RETURN_AFTER);
-        self.look_again = [back, plan.next_ready].into_iter().flatten().min();
-        Ok(())
-    }
-
-    /// Nodes that wait for an answer or will be back at once; and all that take tasks.
-    fn candidates(&self, now: Now) -> (Vec<Candidate>, BTreeSet<NodeId>) {
-        let (now, lease) = (now.monotonic, self.limits.lease);
-        let takers = self.registry.iter();
-        let takers: Vec<_> = takers
-            .filter(|(_, node)| node.takes_tasks(now, lease))
-            .collect();
-        let candidates = takers.iter().filter_map(|(id, node)| {
-            let assigned: Vec<_> = self.state.assigned_to(id).collect();
-            let slots = node.facts.slots;
-            let slots_free = if let Some(waiting) = self.polls.get(*id) {
-                let known = running(&waiting.poll);
-                let is_news = |(attempt, _): &&(AttemptId, _)| !known.contains(attempt);
-                let unknown = assigned.iter().filter(is_news).count() as u32;
-                waiting.poll.slots_free.saturating_sub(unknown)
-            } else if node.answered.is_some_and(|at| now < at + RETURN_AFTER) {
-                slots.saturating_sub(assigned.len() as u32)
-            } else {
-                return None;
-            };
-            Some(Candidate {
-                id: (*id).clone(),
-                session: node.facts.session,
-                slots,
-                slots_free,
-                bytes: bytes_of(assigned.iter().map(|(_, task)| *task)),
-                waits: self.polls.contains_key(*id),
-            })
-        });
-        let nodes = takers.iter().map(|(id, _)| (*id).clone());
-        (candidates.collect(), nodes.collect())
-    }
-
     fn answer(&mut self) {
         for (answer, result) in self.acks.drain(..) {
             drop(answer.send(result));
@@ -318,9 +278,15 @@ impl Core {
             let job = watcher.job;
             let status = match self.state.job(job) {
                 None => Err(Error::not_found(format!("job {job} is not known"))),
-                Some(job) if job.revision > watcher.seen || watcher.until <= now => {
-                    Ok(job.status())
-                }
+                // As if it were not: its engine submits it again.
+                Some(known) if known.lacks_body() => Err(Error::not_found(format!(
+                    "the body of job {job} is not known"
+                ))),
+                Some(job) if job.revision > watcher.seen || watcher.until <= now => Ok(JobStatus {
+                    revision: job.revision,
+                    tasks: job.states_since(watcher.seen),
+                    jobs_window: self.window(&job.submission.owner),
+                }),
                 Some(_) => {
                     self.watchers.push(watcher);
                     continue;
@@ -335,7 +301,7 @@ impl Core {
         for (id, waiting) in std::mem::take(&mut self.polls) {
             let reply = self.reply(&id, &waiting.poll);
             let withdrawn = reply.renewed.len() < waiting.poll.running.len();
-            let has_news = withdrawn || !reply.assignments.is_empty();
+            let has_news = withdrawn || reply.drain || !reply.assignments.is_empty();
             if has_news || waiting.until <= now {
                 self.registry.answered(&id, now);
                 drop(waiting.answer.send(Ok(reply)));
@@ -355,10 +321,11 @@ impl Core {
                 .collect(),
             acknowledged: poll.finished.iter().map(|report| report.attempt).collect(),
             lease: self.limits.lease,
+            drain: !poll.draining && self.registry.get(id).is_some_and(|node| node.drain),
             ..PollReply::default()
         };
         let mut bytes = 0;
-        for (attempt, _) in self.state.assigned_to(id) {
+        for (attempt, task) in self.state.assigned_to(id) {
             if known.contains(&attempt) || !self.state.holds(id, session, attempt) {
                 continue;
             }
@@ -368,13 +335,20 @@ impl Core {
                     continue;
                 };
                 let body = &found.submission.body;
+                if body.is_empty() {
+                    continue;
+                }
                 bytes += body.len();
                 if bytes > REPLY_BYTES_MAX && !reply.jobs.is_empty() {
                     break;
                 }
                 reply.jobs.push((job, body.clone()));
             }
-            reply.assignments.push(attempt);
+            reply.assignments.push(Assignment {
+                attempt,
+                range: task.range.as_deref().cloned(),
+                memory: task.memory,
+            });
         }
         reply
     }
@@ -408,6 +382,20 @@ impl Core {
             .min();
         next.map_or(IDLE, |next| next.saturating_sub(now))
             .max(Duration::from_millis(1))
+    }
+
+    /// Jobs that `owner` should have outstanding: enough for twice its share of the slots there are, so that
+    /// nothing is planned long before it can run, and no slot waits for a plan.
+    fn window(&self, owner: &OwnerId) -> u32 {
+        let (now, lease) = (self.now().monotonic, self.limits.lease);
+        let nodes = self.registry.iter();
+        let nodes = nodes.filter(|(_, node)| node.takes_tasks(now, lease));
+        let slots: u64 = nodes.map(|(_, node)| u64::from(node.facts.slots)).sum();
+        let settings = self.state.settings();
+        let weights = self.state.owners().map(|(owner, _)| settings.weight(owner));
+        let all: u64 = weights.map(u64::from).sum();
+        let share = slots * u64::from(settings.weight(owner)) * 2 / all.max(1);
+        u32::try_from(share.max(1)).unwrap_or(u32::MAX)
     }
 
     fn now(&self) -> Now {

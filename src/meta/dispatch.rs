@@ -1,53 +1,98 @@
-//! Who gets what: walks the queues in the order of turns and places each task. Pure.
+//! Who gets what: takes turns over the owners and places the most urgent task of each. Pure.
+//!
+//! In a lane all tasks need about the same of a node: when there is no room for the first, the whole lane is
+//! out of the round, for everybody. A task that has waited beyond its patience for more memory than any node
+//! has free gets a node reserved, so that smaller ones do not slip in before it for ever.
 
-use std::{collections::BTreeSet, time::Duration};
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_set},
+    iter::Peekable,
+    time::Duration,
+};
 
 use super::{
-    fairness::Turn,
-    placement::{Candidate, place},
-    state::{Now, Phase, State, Task},
+    fairness::Fairness,
+    placement::{Candidate, Wanted, is_able, place},
+    state::{Lane, Lanes, Now, Place, State, Task},
 };
-use crate::types::{NodeId, OwnerId, TaskId};
+use crate::{
+    compaction::remote::NodeFacts,
+    types::{NodeId, OwnerId, TaskId},
+};
+
+/// How long after its due time a task may wait for memory before a node is reserved for it, in milliseconds.
+const RESERVE_AFTER_MS: u64 = 30_000;
+
+/// A task, a node, and the node's session.
+pub(super) type Given = (TaskId, NodeId, u64);
 
 /// What to hand out, and when to look again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Dispatch {
-    /// Task, node, and the node's session.
-    pub assignments: Vec<(TaskId, NodeId, u64)>,
-    /// The moment at which a task that was passed over becomes ready.
+    /// What goes where.
+    pub assignments: Vec<Given>,
+    /// Tasks that need more memory than any node has, with what they need and what there is.
+    pub too_large: Vec<(TaskId, String)>,
+    /// The moment at which a task that was passed over may be placed.
     pub next_ready: Option<Duration>,
     /// A task is kept for a node that will be back at once.
     pub held: bool,
 }
 
-/// Places queued tasks on `candidates`, one a turn. `nodes` are all that take tasks, with room or without:
+/// Places ready tasks on `candidates`, one a turn. `nodes` are all that take tasks, with room or without:
 /// a task is kept from those that just failed it only if there is another.
 pub(super) fn dispatch(
     state: &State,
-    candidates: &mut [Candidate],
-    nodes: &BTreeSet<NodeId>,
-    turn: &mut Turn,
+    candidates: &mut [Candidate<'_>],
+    nodes: &BTreeMap<NodeId, &NodeFacts>,
+    fairness: &mut Fairness,
     now: Now,
 ) -> Dispatch {
-    let mut result = Dispatch::default();
-    let owners = turn.order(state.waiting_owners().cloned());
-    let queues = owners.iter().map(|owner| (owner, state.queue_of(owner)));
-    let mut queues: Vec<_> = queues.collect();
-    while !queues.is_empty() && has_room(candidates) {
-        queues.retain_mut(|(owner, queue)| {
-            has_room(candidates)
-                && place_next(queue, candidates, nodes, now, &mut result)
-                    .inspect(|placed| served(turn, owner, *placed))
-                    .is_some()
-        });
+    let mut dispatcher = Dispatcher {
+        state,
+        nodes,
+        now,
+        full: BTreeSet::new(),
+        result: Dispatch::default(),
+    };
+    let settings = state.settings();
+    let is_paused = |owner: &OwnerId| settings.paused_owners.contains(owner);
+    let queues = state.queues().filter(|(owner, _)| !is_paused(owner));
+    let mut queues: BTreeMap<&OwnerId, Vec<Queue<'_>>> = queues
+        .map(|(owner, lanes)| (owner, lanes.iter().map(Queue::new).collect()))
+        .collect();
+    let owners: Vec<&OwnerId> = queues.keys().copied().collect();
+    let mut round = fairness.round(owners.into_iter());
+    while candidates.iter().any(|node| node.slots_free > 0)
+        && let Some(owner) = round.next()
+    {
+        let Some(queue) = queues.get_mut(&owner) else {
+            continue;
+        };
+        match dispatcher.place_next(queue, candidates) {
+            Some(Placed::Assigned) => round.served(owner, settings),
+            Some(Placed::Held) => round.kept(owner, settings),
+            None => {}
+        }
     }
-    result
+    dispatcher.result
 }
 
-/// Owners are served by what really goes out, not by what is kept.
-fn served(turn: &mut Turn, owner: &OwnerId, placed: Placed) {
-    if placed == Placed::Assigned {
-        turn.served(owner);
+/// What is left of a lane in this round.
+struct Queue<'a> {
+    lane: &'a Lane,
+    places: Peekable<btree_set::Iter<'a, Place>>,
+}
+
+impl<'a> Queue<'a> {
+    fn new((lane, places): (&'a Lane, &'a BTreeSet<Place>)) -> Self {
+        Self {
+            lane,
+            places: places.iter().peekable(),
+        }
     }
 }
 
@@ -57,48 +102,140 @@ enum Placed {
     Held,
 }
 
-/// Places the next task of `queue` that can be; `None` when there is none.
-fn place_next<'a>(
-    queue: &mut impl Iterator<Item = (TaskId, &'a Task)>,
-    candidates: &mut [Candidate],
-    nodes: &BTreeSet<NodeId>,
+struct Dispatcher<'a> {
+    state: &'a State,
+    nodes: &'a BTreeMap<NodeId, &'a NodeFacts>,
     now: Now,
-    result: &mut Dispatch,
-) -> Option<Placed> {
-    for (id, task) in queue {
-        let Phase::Queued { ready_at } = &task.phase else {
-            continue;
-        };
-        if *ready_at > now.monotonic {
-            wake_at(result, *ready_at);
-            continue;
+    /// Lanes for which there is no room.
+    full: BTreeSet<&'a Lane>,
+    result: Dispatch,
+}
+
+impl<'a> Dispatcher<'a> {
+    /// Places the most urgent task of an owner's `queues` that can be; `None` when there is none.
+    fn place_next(
+        &mut self,
+        queues: &mut [Queue<'a>],
+        candidates: &mut [Candidate<'_>],
+    ) -> Option<Placed> {
+        loop {
+            let open = queues
+                .iter_mut()
+                .filter(|queue| !self.full.contains(queue.lane));
+            let heads = open.filter_map(|queue| Some((*queue.places.peek()?, queue)));
+            let (&(due_ms, _, id), queue) = heads.min_by_key(|(place, _)| *place)?;
+            let task = self.state.task(id).filter(|_| !self.is_barred(id));
+            let placed = match task {
+                Some(task) => self.place(id, task, candidates),
+                None => Err(NoPlace::Barred),
+            };
+            match (placed, task) {
+                (Ok(placed), _) => {
+                    queue.places.next();
+                    return Some(placed);
+                }
+                (Err(NoPlace::Room), Some(task)) if self.is_too_large(queue.lane, id, task) => {
+                    queue.places.next();
+                }
+                (Err(NoPlace::Room), Some(task)) => {
+                    self.full.insert(queue.lane);
+                    if self.now.unix_ms.saturating_sub(due_ms) > RESERVE_AFTER_MS {
+                        reserve(queue.lane, task, candidates);
+                    }
+                }
+                _ => drop(queue.places.next()),
+            }
         }
-        let avoid = avoided(task, nodes, now);
-        let node = place(candidates, &avoid)?;
-        if avoid.contains(&node.id) {
+    }
+
+    /// Whether no node has the memory that `task` takes, while there are some that could run it otherwise.
+    fn is_too_large(&mut self, lane: &Lane, id: TaskId, task: &Task) -> bool {
+        let able = self.nodes.values();
+        let able = able.filter(|facts| is_able(facts, &lane.needs));
+        let Some(largest) = able.map(|facts| facts.memory_bytes).max() else {
+            return false;
+        };
+        if task.memory <= largest {
+            return false;
+        }
+        let what = format!(
+            "task {id} takes {} bytes of memory; the largest node has {largest}",
+            task.memory
+        );
+        self.result.too_large.push((id, what));
+        true
+    }
+
+    /// Whether nobody may have it now: its table is paused, or its engine has yet to submit the job again.
+    fn is_barred(&self, task: TaskId) -> bool {
+        let paused = &self.state.settings().paused_tables;
+        let job = self.state.job(task.job).map(|job| &job.submission);
+        job.is_none_or(|job| job.body.is_empty() || paused.contains(&job.table))
+    }
+
+    fn place(
+        &mut self,
+        id: TaskId,
+        task: &Task,
+        candidates: &mut [Candidate<'_>],
+    ) -> Result<Placed, NoPlace> {
+        let job = self.state.job(id.job).ok_or(NoPlace::Barred)?;
+        let avoid = avoided(task, self.nodes, self.now);
+        let wanted = Wanted {
+            needs: &job.submission.needs,
+            table: job.submission.table,
+            zone: &job.submission.zone,
+            memory: task.memory,
+            avoid: &avoid,
+            never: &[],
+        };
+        let node = place(candidates, &wanted).ok_or(NoPlace::Room)?;
+        if avoid.contains(&node.facts.id) {
             // It need not wait longer than for the first of them; others may have room before.
             if let Some(until) = avoid.iter().map(|&id| task.avoid[id]).min() {
-                wake_at(result, until);
+                let next = self.result.next_ready;
+                self.result.next_ready = Some(next.map_or(until, |next| next.min(until)));
             }
-            continue;
+            return Err(NoPlace::Barred);
         }
-        node.take(task.bytes);
+        node.take(task.bytes, task.memory);
         if !node.waits {
-            result.held = true;
-            return Some(Placed::Held);
+            self.result.held = true;
+            return Ok(Placed::Held);
         }
-        let assignment = (id, node.id.clone(), node.session);
-        result.assignments.push(assignment);
-        return Some(Placed::Assigned);
+        let facts = node.facts;
+        let given = (id, facts.id.clone(), facts.session);
+        self.result.assignments.push(given);
+        Ok(Placed::Assigned)
     }
-    None
+}
+
+enum NoPlace {
+    /// No node that can do it has room.
+    Room,
+    /// It may go to nobody now, or those that have room have just failed it.
+    Barred,
+}
+
+/// Keeps the node that can do `task`, and has the most memory free, from all others.
+fn reserve(lane: &Lane, task: &Task, candidates: &mut [Candidate<'_>]) {
+    let able = candidates
+        .iter_mut()
+        .filter(|node| is_able(node.facts, &lane.needs) && node.facts.memory_bytes >= task.memory);
+    if let Some(node) = able.max_by_key(|node| node.memory_free) {
+        node.reserve();
+    }
 }
 
 /// The `nodes` that `task` is to be kept from: those that failed it of late. When that is all of them, it is
 /// the last that did; when there is no other, none.
-fn avoided<'a>(task: &'a Task, nodes: &BTreeSet<NodeId>, now: Now) -> BTreeSet<&'a NodeId> {
+fn avoided<'a>(
+    task: &'a Task,
+    nodes: &BTreeMap<NodeId, &NodeFacts>,
+    now: Now,
+) -> BTreeSet<&'a NodeId> {
     let late = task.avoid.iter();
-    let late = late.filter(|&(node, until)| *until > now.monotonic && nodes.contains(node));
+    let late = late.filter(|&(node, until)| *until > now.monotonic && nodes.contains_key(node));
     let late: Vec<_> = late.collect();
     if late.len() < nodes.len() {
         return late.into_iter().map(|(node, _)| node).collect();
@@ -108,10 +245,10 @@ fn avoided<'a>(task: &'a Task, nodes: &BTreeSet<NodeId>, now: Now) -> BTreeSet<&
     last.into_iter().map(|(node, _)| node).collect()
 }
 
-fn wake_at(result: &mut Dispatch, at: Duration) {
-    result.next_ready = Some(result.next_ready.map_or(at, |next| next.min(at)));
-}
-
-fn has_room(candidates: &[Candidate]) -> bool {
-    candidates.iter().any(|node| node.slots_free > 0)
+/// Where in its owner's queue a task stands: how many ready ones go before it.
+pub(super) fn ahead_of(lanes: &Lanes, place: Place) -> usize {
+    lanes
+        .values()
+        .map(|places| places.range(..place).count())
+        .sum()
 }

@@ -17,18 +17,21 @@ mod codec;
 mod core;
 mod dispatch;
 mod fairness;
+mod hedging;
 mod placement;
 mod plan_log;
 mod registry;
 mod service;
 pub mod state;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod update;
 
-pub use admin::{JobInfo, NodeInfo, NodeState, TaskInfo};
+pub use admin::{Explanation, JobInfo, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};
 pub use plan_log::{MemoryPlanLog, ObjectPlanLog, PlanLog, Replay, open_plan_log};
 pub use service::MetaService;
+pub use stats::MetaStats;
 pub use update::{
-    Assigned, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Renewed, Requeued,
+    Assigned, Cancelled, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Renewed, Requeued,
 };

@@ -1,19 +1,24 @@
 //! Which nodes there are. Soft: a node makes itself known by polling, and after a restart of meta all
 //! that live are back within a poll.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use super::admin::NodeState;
 use crate::{
-    compaction::remote::{CAPABILITY, NodeFacts, NodePoll},
+    compaction::remote::{NodeFacts, NodePoll},
     error::{Error, Result},
-    types::NodeId,
+    types::{NodeId, TableId},
 };
 
 /// Leases after which a silent node counts as gone.
 const GONE_AFTER_LEASES: u32 = 10;
 /// Leases after which a node that is gone is forgotten.
 const FORGOTTEN_AFTER_LEASES: u32 = 360;
+/// Tables that a node is remembered to have had tasks of.
+const TABLES_REMEMBERED: usize = 16;
 
 /// A node that has polled.
 #[derive(Clone, Debug)]
@@ -25,13 +30,17 @@ pub(super) struct Node {
     pub polled: Duration,
     /// When it was last answered.
     pub answered: Option<Duration>,
+    /// An operator wants it to end.
+    pub drain: bool,
+    /// Tables of the tasks that it had last, the latest at the end.
+    pub tables: VecDeque<TableId>,
 }
 
 impl Node {
     /// What to think of it, `lease` being how long a node may be silent.
     pub(super) fn state(&self, now: Duration, lease: Duration) -> NodeState {
         let silent = now.saturating_sub(self.polled);
-        match (silent > lease, self.draining) {
+        match (silent > lease, self.draining || self.drain) {
             (false, false) => NodeState::Active,
             (false, true) => NodeState::Draining,
             // It said that it would end.
@@ -43,8 +52,7 @@ impl Node {
 
     /// Whether it may be given tasks.
     pub(super) fn takes_tasks(&self, now: Duration, lease: Duration) -> bool {
-        let can = |capability: &String| capability == CAPABILITY;
-        self.state(now, lease) == NodeState::Active && self.facts.capabilities.iter().any(can)
+        self.state(now, lease) == NodeState::Active
     }
 }
 
@@ -78,14 +86,16 @@ impl Registry {
                 facts.id, newer.facts.host
             )));
         }
-        let answered = known.and_then(|node| node.answered);
         let is_new = known.is_none_or(|node| node.facts.session != facts.session);
+        let same = known.filter(|_| !is_new);
         let node = Node {
             facts: facts.clone(),
             slots_free: if poll.draining { 0 } else { poll.slots_free },
             draining: poll.draining,
             polled: now,
-            answered: answered.filter(|_| !is_new),
+            answered: same.and_then(|node| node.answered),
+            drain: same.is_some_and(|node| node.drain),
+            tables: same.map(|node| node.tables.clone()).unwrap_or_default(),
         };
         self.nodes.insert(facts.id.clone(), node);
         Ok(is_new)
@@ -96,6 +106,34 @@ impl Registry {
         if let Some(node) = self.nodes.get_mut(node) {
             node.answered = Some(now);
         }
+    }
+
+    /// Takes note of a task of `table` that `node` gets.
+    pub(super) fn gave(&mut self, node: &NodeId, table: TableId) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.tables.retain(|known| *known != table);
+            node.tables.push_back(table);
+            if node.tables.len() > TABLES_REMEMBERED {
+                node.tables.pop_front();
+            }
+        }
+    }
+
+    /// Has `node` end as soon as its tasks have.
+    ///
+    /// # Errors
+    /// `NotFound` when no such node polls.
+    pub(super) fn drain(&mut self, id: &NodeId) -> Result<()> {
+        let Some(node) = self.nodes.get_mut(id) else {
+            return Err(Error::not_found(format!("node {id} is not known")));
+        };
+        node.drain = true;
+        Ok(())
+    }
+
+    /// A node that is remembered.
+    pub(super) fn get(&self, node: &NodeId) -> Option<&Node> {
+        self.nodes.get(node)
     }
 
     /// Every node that is remembered, by id.

@@ -15,17 +15,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{
-    admin::{JobInfo, NodeInfo},
+    admin::{Explanation, JobInfo, NodeInfo, OwnerInfo, Wish},
     core::{Answer, Command, Core, Watcher},
     plan_log::PlanLog,
     state::{Limits, Request},
+    stats::MetaStats,
 };
 use crate::{
     clock::Env,
     compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
     config::MetaConfig,
     error::{Error, ErrorKind, Result},
-    types::JobId,
+    types::{JobId, NodeId, TaskId},
 };
 
 /// Longest wait of a watch.
@@ -132,7 +133,56 @@ impl MetaService {
         self.read(Core::jobs).await
     }
 
-    async fn read<T: Send + 'static>(&self, look: fn(&Core) -> T) -> Result<T> {
+    /// The owners that have jobs, or for which something is set, by name.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn owners(&self) -> Result<Vec<OwnerInfo>> {
+        self.read(Core::owners).await
+    }
+
+    /// What has happened since the service was opened, in numbers.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn stats(&self) -> Result<MetaStats> {
+        self.read(|core| core.stats.clone()).await
+    }
+
+    /// Why a task is where it is.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not known; `Unavailable`.
+    pub async fn explain(&self, task: TaskId) -> Result<Explanation> {
+        self.read(move |core: &Core| core.explain(task)).await?
+    }
+
+    /// Carries out what an operator wishes.
+    ///
+    /// # Errors
+    /// `NotFound` when there is nothing that it concerns; `Unavailable`.
+    pub async fn steer(&self, wish: Wish) -> Result<()> {
+        self.change(match wish {
+            Wish::Cancel(target) => Request::Cancel(target),
+            Wish::Retry(target) => Request::Retry(target),
+            Wish::Raise(target) => Request::Raise(target),
+            Wish::Set(setting) => Request::Set(setting),
+        })
+        .await
+    }
+
+    /// Has a node end as soon as its tasks have.
+    ///
+    /// # Errors
+    /// `NotFound` when no such node polls; `Unavailable`.
+    pub async fn drain(&self, node: NodeId) -> Result<()> {
+        self.call(|answer| Command::Drain(node, answer)).await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Core) -> T + Send + 'static,
+    ) -> Result<T> {
         self.call(|answer: Answer<T>| {
             Command::Read(Box::new(move |core| drop(answer.send(core.map(look)))))
         })

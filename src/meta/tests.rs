@@ -1,6 +1,6 @@
 //! The service: long polls, placement over waiting nodes, takeover. What goes wrong has files of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::task::JoinHandle;
 
@@ -8,8 +8,8 @@ use super::{MemoryPlanLog, MetaService, NodeState, ObjectPlanLog, PlanLog};
 use crate::{
     clock::{Env, ManualClock},
     compaction::remote::{
-        AttemptId, CAPABILITY, JobService, JobSubmission, NodeFacts, NodePoll, PollReply, TaskEnd,
-        TaskProgress, TaskReport, TaskState, TaskSubmission,
+        AttemptId, JobService, JobSubmission, NodeFacts, NodePoll, PollReply, TaskEnd,
+        TaskProgress, TaskReport, TaskState,
     },
     config::MetaConfig,
     error::{ErrorKind, Result},
@@ -48,27 +48,12 @@ fn job(number: u128) -> JobId {
 }
 
 fn submission(owner: &str, number: u128, tasks: u32) -> JobSubmission {
-    let tasks = (0..tasks).map(|index| TaskSubmission { index, bytes: 1 });
-    JobSubmission {
-        owner: owner.into(),
-        job: job(number),
-        label: "test".into(),
-        body: vec![1, 2, 3].into(),
-        tasks: tasks.collect(),
-    }
+    JobSubmission::sample(owner, job(number), tasks, 1)
 }
 
 fn node(id: &str, slots: u32) -> NodePoll {
     NodePoll {
-        facts: NodeFacts {
-            id: id.into(),
-            session: 1,
-            host: "here".into(),
-            version: "1".into(),
-            capabilities: vec![CAPABILITY.into()],
-            slots,
-            memory_bytes: 1 << 30,
-        },
+        facts: NodeFacts::sample(id, slots),
         slots_free: slots,
         draining: false,
         running: vec![],
@@ -110,7 +95,7 @@ fn polling(service: &Arc<MetaService>, mut poll: NodePoll, end: TaskEnd) -> Join
                 continue;
             };
             poll.finished.clear();
-            let ended = reply.assignments.into_iter().map(|attempt| TaskReport {
+            let ended = reply.attempts().into_iter().map(|attempt| TaskReport {
                 attempt,
                 end: end.clone(),
             });
@@ -121,15 +106,15 @@ fn polling(service: &Arc<MetaService>, mut poll: NodePoll, end: TaskEnd) -> Join
 
 /// Waits until all tasks of `job` have ended; tells where.
 async fn ended(service: &MetaService, job: JobId) -> Vec<TaskState> {
-    let mut seen = 0;
+    let (mut seen, mut states) = (0, BTreeMap::new());
     loop {
         let status = service.watch(job, seen, WAIT).await.unwrap();
         seen = status.revision;
-        let states: Vec<_> = status.tasks.into_iter().map(|(_, state)| state).collect();
+        states.extend(status.tasks);
         let open =
             |state: &TaskState| matches!(state, TaskState::Queued | TaskState::Running { .. });
-        if !states.iter().any(open) {
-            return states;
+        if !states.values().any(open) {
+            return states.into_values().collect();
         }
     }
 }
@@ -178,7 +163,7 @@ async fn owners_take_turns() {
     service.submit(submission("big", 1, 50)).await.unwrap();
     service.submit(submission("small", 2, 2)).await.unwrap();
     let reply = service.poll(node("a", 4), WAIT).await.unwrap();
-    let small = reply.assignments.iter();
+    let small = reply.attempts().into_iter();
     let small = small.filter(|attempt| attempt.task.job == job(2)).count();
     assert_eq!((reply.assignments.len(), small), (4, 2));
     service.close().await.unwrap();
@@ -191,7 +176,7 @@ async fn lost_answer_is_said_again_and_silence_stops() {
     let first = service.poll(node("a", 2), WAIT).await.unwrap();
     let again = service.poll(node("a", 2), WAIT).await.unwrap();
     assert_eq!(first.assignments, again.assignments);
-    let attempt = first.assignments[0];
+    let attempt = first.attempts()[0];
     let held = waiting(&service, holding(node("a", 2), &[attempt]));
     tokio::time::sleep(Duration::from_millis(500)).await;
     service.release(job(1)).await.unwrap();
@@ -209,13 +194,14 @@ async fn watch_waits_for_a_change() {
     let status = service.watch(job(1), 0, WAIT).await.unwrap();
     assert_eq!(status.tasks, [(0, TaskState::Queued)]);
     let unchanged = service.watch(job(1), status.revision, WAIT).await.unwrap();
-    assert_eq!(unchanged, status);
+    assert_eq!(unchanged.revision, status.revision);
+    assert_eq!(unchanged.tasks, [], "only what has changed is said again");
     let watch = {
         let service = service.clone();
         tokio::spawn(async move { service.watch(job(1), status.revision + 1, WAIT).await })
     };
     let reply = service.poll(node("a", 1), WAIT).await.unwrap();
-    let poll = finished(node("a", 1), &reply.assignments);
+    let poll = finished(node("a", 1), &reply.attempts());
     let reply = service.poll(poll, WAIT).await.unwrap();
     assert_eq!(reply.acknowledged.len(), 1);
     let status = watch.await.unwrap().unwrap();
@@ -230,8 +216,8 @@ async fn silent_node_loses_its_tasks_to_another() {
     let lost = service.poll(node("a", 1), WAIT).await.unwrap();
     loop {
         let reply = service.poll(node("b", 1), WAIT).await.unwrap();
-        if let [attempt] = reply.assignments[..] {
-            assert!(attempt.token > lost.assignments[0].token);
+        if let [attempt] = reply.attempts()[..] {
+            assert!(attempt.token > lost.attempts()[0].token);
             break;
         }
     }
@@ -264,9 +250,9 @@ async fn reopened_service_goes_on_and_the_old_one_is_out() {
     let log = || ObjectPlanLog::new(store.clone(), Env::default());
     let old = open(log()).await;
     old.submit(submission("o", 1, 3)).await.unwrap();
-    let given = old.poll(node("a", 2), WAIT).await.unwrap().assignments;
+    let given = old.poll(node("a", 2), WAIT).await.unwrap().attempts();
     let poll = finished(holding(node("a", 2), &given[1..]), &given[..1]);
-    let third = old.poll(poll, WAIT).await.unwrap().assignments;
+    let third = old.poll(poll, WAIT).await.unwrap().attempts();
     assert_eq!(third.len(), 1);
 
     let new = open(log()).await;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::state::Job;
+use super::state::{Job, Settings};
 use crate::{
     compaction::remote::{AttemptId, JobSubmission},
     error::ErrorKind,
@@ -10,10 +10,12 @@ use crate::{
 };
 
 /// A change of the plan. Applied in the order of the fields; each entry changes nothing when it has been
-/// applied before, or when its attempt is no longer the task's newest.
+/// applied before, or when what it speaks of has moved on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanUpdate {
-    /// Jobs to take up.
+    /// Queued tasks that give way to those of `new`.
+    pub displaced: Vec<TaskId>,
+    /// Jobs to take up; of a known job, tasks to be added or queued again.
     pub new: Vec<NewJob>,
     /// Tasks that a node gets.
     pub assigned: Vec<Assigned>,
@@ -23,33 +25,61 @@ pub struct PlanUpdate {
     pub completed: Vec<Completed>,
     /// Tasks that are given up.
     pub failed: Vec<Failed>,
-    /// Tasks that go back into the queue.
+    /// Attempts that ended without a result; their tasks go back into the queue, unless another attempt is
+    /// on its way.
     pub requeued: Vec<Requeued>,
+    /// Tasks that somebody does not want to be run.
+    pub cancelled: Vec<Cancelled>,
+    /// Tasks that were given up or cancelled, to be tried again from the beginning.
+    pub retried: Vec<TaskId>,
+    /// Jobs that go before all others.
+    pub raised: Vec<JobId>,
     /// Jobs that their engines want no more.
     pub released: Vec<JobId>,
+    /// What operators have set, whole, when they have set anything.
+    pub settings: Option<Settings>,
 }
 
 impl PlanUpdate {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.renewed.is_empty() && !self.is_durable()
+        *self == Self::default()
     }
 
     /// Whether it says more than renewals, and must be logged.
     pub fn is_durable(&self) -> bool {
-        !(self.new.is_empty()
-            && self.assigned.is_empty()
-            && self.completed.is_empty()
-            && self.failed.is_empty()
-            && self.requeued.is_empty()
-            && self.released.is_empty())
+        let Self {
+            displaced,
+            new,
+            assigned,
+            renewed: _,
+            completed,
+            failed,
+            requeued,
+            cancelled,
+            retried,
+            raised,
+            released,
+            settings,
+        } = self;
+        !(displaced.is_empty()
+            && new.is_empty()
+            && assigned.is_empty()
+            && completed.is_empty()
+            && failed.is_empty()
+            && requeued.is_empty()
+            && cancelled.is_empty()
+            && retried.is_empty()
+            && raised.is_empty()
+            && released.is_empty()
+            && settings.is_none())
     }
 }
 
 /// A job to take up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
-    /// The job.
+    /// The job, with the tasks to be queued.
     pub job: Arc<JobSubmission>,
     /// When it came, in milliseconds since the Unix epoch.
     pub submitted_ms: u64,
@@ -64,6 +94,8 @@ pub struct Assigned {
     pub node: NodeId,
     /// The node's process.
     pub session: u64,
+    /// A second attempt beside one that is slow.
+    pub hedge: bool,
     /// When it came, on the monotonic clock. Not logged.
     pub at: Duration,
 }
@@ -91,8 +123,10 @@ pub struct Completed {
 /// A task that is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// The last attempt.
-    pub attempt: AttemptId,
+    /// The task.
+    pub task: TaskId,
+    /// The last attempt, which failed it; 0 when no node could be found for it.
+    pub token: Token,
     /// Failed attempts that counted.
     pub attempts: u32,
     /// What went wrong last.
@@ -101,7 +135,7 @@ pub struct Failed {
     pub message: String,
 }
 
-/// A task that goes back into the queue.
+/// An attempt that ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requeued {
     /// The attempt that ended.
@@ -112,8 +146,19 @@ pub struct Requeued {
     pub reason: String,
     /// Not to be given out before, on the monotonic clock. Not logged.
     pub ready_at: Duration,
+    /// Attempts in a row that found the store unavailable. Not logged.
+    pub outages: u32,
     /// The node that should not get it again until then, when there is another. Not logged.
     pub avoid: Option<(NodeId, Duration)>,
+}
+
+/// A task that somebody does not want to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cancelled {
+    /// The task.
+    pub task: TaskId,
+    /// Why.
+    pub reason: String,
 }
 
 /// The plan, whole. Times of leases and delays are not in it.
@@ -125,4 +170,6 @@ pub struct PlanSnapshot {
     pub next_sequence: u64,
     /// Every job, by id.
     pub jobs: Vec<(JobId, Job)>,
+    /// What operators have set.
+    pub settings: Settings,
 }

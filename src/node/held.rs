@@ -143,7 +143,8 @@ impl Held {
         let bodies = reply.jobs.iter().cloned();
         let bodies = bodies.map(|(job, bytes)| (job, Arc::new(Body::new(bytes))));
         let bodies: HashMap<_, _> = bodies.collect();
-        for &attempt in &reply.assignments {
+        for assignment in &reply.assignments {
+            let attempt = assignment.attempt;
             if self.running.contains_key(&attempt) || self.finished.contains_key(&attempt) {
                 continue;
             }

@@ -78,6 +78,8 @@ impl Node {
             capabilities: vec![CAPABILITY.to_owned()],
             slots: u32::try_from(config.slots).unwrap_or(u32::MAX),
             memory_bytes: config.memory.0,
+            pool: config.pool.clone(),
+            zone: config.zone.clone(),
         };
         Ok(Self {
             config,

@@ -254,6 +254,10 @@ impl Loop<'_> {
             info!(meta = %address, failures = self.link.failures, "meta answers again");
         }
         self.link.answered(sent, reply.lease);
+        if reply.drain && self.drain == Drain::No {
+            info!("meta wants this node to end");
+            self.begin_drain();
+        }
         self.held.obey(reply, self.drain != Drain::No);
         self.node.ready.send_replace(true);
     }

@@ -15,7 +15,7 @@ use crate::{
     clock::{Env, ManualClock},
     compaction::{
         Attempt, CompactionJob,
-        remote::{AttemptId, NodePoll, PollReply, TaskEnd, TaskReport},
+        remote::{Assignment, AttemptId, NodePoll, PollReply, TaskEnd, TaskReport},
     },
     config::{Millis, NodeConfig},
     error::{Error, ErrorKind, Result},
@@ -113,11 +113,20 @@ impl MetaLink for Meta {
             let running = poll.running.iter().map(|running| running.attempt);
             let running: BTreeSet<_> = running.collect();
             Ok(PollReply {
-                assignments: script.assigned.difference(&running).copied().collect(),
+                assignments: script
+                    .assigned
+                    .difference(&running)
+                    .map(|&attempt| Assignment {
+                        attempt,
+                        range: None,
+                        memory: 0,
+                    })
+                    .collect(),
                 jobs: vec![(job_id(), self.body.clone())],
                 renewed: script.assigned.intersection(&running).copied().collect(),
                 acknowledged: poll.finished.iter().map(|report| report.attempt).collect(),
                 lease: LEASE,
+                drain: false,
             })
         })
     }

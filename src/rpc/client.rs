@@ -13,13 +13,13 @@ use super::{
 use crate::{
     compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
     error::Result,
-    meta::{JobInfo, NodeInfo},
+    meta::{Explanation, JobInfo, NodeInfo, OwnerInfo, Wish},
     node::MetaLink,
     proto::{
         self as pb, admin_client::AdminClient as AdminStub, jobs_client::JobsClient as JobsStub,
         nodes_client::NodesClient as NodesStub,
     },
-    types::JobId,
+    types::{JobId, NodeId, TaskId},
 };
 
 macro_rules! clients {
@@ -63,7 +63,7 @@ clients! {
 #[async_trait]
 impl JobService for JobsClient {
     async fn submit(&self, job: JobSubmission) -> Result<()> {
-        let request = pb::SubmitRequest::from(job);
+        let request = pb::SubmitRequest::from(&job);
         let submit = |channel| {
             let request = request.clone();
             async move { Self::client(channel).submit(request).await }
@@ -135,5 +135,62 @@ impl AdminClient {
         };
         let reply = self.channels.call(Duration::ZERO, list).await?;
         reply.jobs.into_iter().map(TryInto::try_into).collect()
+    }
+
+    /// The owners that have jobs, or for which something is set, by name.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the addresses.
+    pub async fn owners(&self) -> Result<Vec<OwnerInfo>> {
+        let list = |channel| async move {
+            let request = pb::ListOwnersRequest {};
+            Self::client(channel).list_owners(request).await
+        };
+        let reply = self.channels.call(Duration::ZERO, list).await?;
+        reply.owners.into_iter().map(TryInto::try_into).collect()
+    }
+
+    /// Why a task is where it is.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not known; `Unavailable`, naming the addresses.
+    pub async fn explain(&self, task: TaskId) -> Result<Explanation> {
+        let explain = |channel| async move {
+            let task = task.to_string();
+            let request = pb::ExplainTaskRequest { task };
+            Self::client(channel).explain_task(request).await
+        };
+        self.channels
+            .call(Duration::ZERO, explain)
+            .await?
+            .try_into()
+    }
+
+    /// Carries out what an operator wishes.
+    ///
+    /// # Errors
+    /// `NotFound` when there is nothing that it concerns; `Invalid`; `Unavailable`, naming the addresses.
+    pub async fn steer(&self, wish: Wish) -> Result<()> {
+        let request = pb::SteerRequest::from(wish);
+        let steer = |channel| {
+            let request = request.clone();
+            async move { Self::client(channel).steer(request).await }
+        };
+        self.channels.call(Duration::ZERO, steer).await.map(drop)
+    }
+
+    /// Has a node end as soon as its tasks have.
+    ///
+    /// # Errors
+    /// `NotFound` when no such node polls; `Unavailable`, naming the addresses.
+    pub async fn drain(&self, node: &NodeId) -> Result<()> {
+        let drain = |channel| {
+            let node = node.0.clone();
+            async move {
+                let request = pb::DrainNodeRequest { node };
+                Self::client(channel).drain_node(request).await
+            }
+        };
+        self.channels.call(Duration::ZERO, drain).await.map(drop)
     }
 }

@@ -2,16 +2,17 @@
 //! field or names an id that is none is `Invalid`. What the plan log holds too is converted in
 //! `compaction::codec`.
 
+mod admin;
+
 use std::time::Duration;
 
 use crate::{
     compaction::remote::{
-        JobStatus, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress, TaskReport, TaskState,
+        Assignment, JobStatus, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress, TaskReport,
     },
     error::{Error, Result},
-    meta::{JobInfo, NodeInfo, NodeState, TaskInfo},
     proto as pb,
-    types::{NodeId, OwnerId, Token},
+    types::{KeyRange, NodeId},
 };
 
 /// A field that must be there.
@@ -31,53 +32,12 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<(u32, TaskState)> for pb::TaskStatus {
-    fn from((index, state): (u32, TaskState)) -> Self {
-        use pb::task_status::State;
-        let state = match state {
-            TaskState::Queued => State::Queued(pb::TaskQueued {}),
-            TaskState::Running { node, token } => State::Running(pb::TaskRunning {
-                node: node.0,
-                token: token.0,
-            }),
-            TaskState::Done { node } => State::Done(pb::TaskDone { node: node.0 }),
-            TaskState::Failed { kind, message } => State::Failed((kind, message).into()),
-        };
-        Self {
-            index,
-            state: Some(state),
-        }
-    }
-}
-
-impl TryFrom<pb::TaskStatus> for (u32, TaskState) {
-    type Error = Error;
-
-    fn try_from(status: pb::TaskStatus) -> Result<Self> {
-        use pb::task_status::State;
-        let state = match required(status.state, "state of a task")? {
-            State::Queued(_) => TaskState::Queued,
-            State::Running(running) => TaskState::Running {
-                node: NodeId(running.node),
-                token: Token(running.token),
-            },
-            State::Done(done) => TaskState::Done {
-                node: NodeId(done.node),
-            },
-            State::Failed(failure) => {
-                let (kind, message) = failure.into();
-                TaskState::Failed { kind, message }
-            }
-        };
-        Ok((status.index, state))
-    }
-}
-
 impl From<JobStatus> for pb::WatchReply {
     fn from(status: JobStatus) -> Self {
         Self {
             revision: status.revision,
             tasks: all(status.tasks),
+            jobs_window: status.jobs_window,
         }
     }
 }
@@ -89,6 +49,7 @@ impl TryFrom<pb::WatchReply> for JobStatus {
         Ok(Self {
             revision: reply.revision,
             tasks: list(reply.tasks)?,
+            jobs_window: reply.jobs_window,
         })
     }
 }
@@ -103,6 +64,8 @@ impl From<NodeFacts> for pb::NodeFacts {
             capabilities: facts.capabilities,
             slots: facts.slots,
             memory_bytes: facts.memory_bytes,
+            pool: facts.pool,
+            zone: facts.zone,
         }
     }
 }
@@ -122,6 +85,8 @@ impl TryFrom<pb::NodeFacts> for NodeFacts {
             capabilities: facts.capabilities,
             slots: facts.slots,
             memory_bytes: facts.memory_bytes,
+            pool: facts.pool,
+            zone: facts.zone,
         })
     }
 }
@@ -201,6 +166,28 @@ impl TryFrom<pb::PollRequest> for NodePoll {
     }
 }
 
+impl From<Assignment> for pb::Assignment {
+    fn from(assignment: Assignment) -> Self {
+        Self {
+            attempt: Some(assignment.attempt.into()),
+            range: assignment.range.as_ref().map(Into::into),
+            memory: assignment.memory,
+        }
+    }
+}
+
+impl TryFrom<pb::Assignment> for Assignment {
+    type Error = Error;
+
+    fn try_from(assignment: pb::Assignment) -> Result<Self> {
+        Ok(Self {
+            attempt: required(assignment.attempt, "attempt")?.try_into()?,
+            range: assignment.range.map(KeyRange::from),
+            memory: assignment.memory,
+        })
+    }
+}
+
 impl From<PollReply> for pb::PollResponse {
     fn from(reply: PollReply) -> Self {
         let jobs = reply.jobs.into_iter().map(|(job, body)| pb::JobBody {
@@ -213,6 +200,7 @@ impl From<PollReply> for pb::PollResponse {
             renewed: all(reply.renewed),
             acknowledged: all(reply.acknowledged),
             lease_ms: millis(reply.lease),
+            drain: reply.drain,
         }
     }
 }
@@ -230,104 +218,7 @@ impl TryFrom<pb::PollResponse> for PollReply {
             renewed: list(reply.renewed)?,
             acknowledged: list(reply.acknowledged)?,
             lease: Duration::from_millis(reply.lease_ms),
-        })
-    }
-}
-
-impl From<NodeInfo> for pb::NodeListing {
-    fn from(info: NodeInfo) -> Self {
-        let state = match info.state {
-            NodeState::Active => pb::NodeState::Active,
-            NodeState::Draining => pb::NodeState::Draining,
-            NodeState::Silent => pb::NodeState::Silent,
-            NodeState::Gone => pb::NodeState::Gone,
-        };
-        Self {
-            node: Some(info.facts.into()),
-            state: state.into(),
-            slots_free: info.slots_free,
-            tasks: info.tasks as u32,
-            bytes: info.bytes,
-            silent_ms: millis(info.silent),
-        }
-    }
-}
-
-impl TryFrom<pb::NodeListing> for NodeInfo {
-    type Error = Error;
-
-    fn try_from(listing: pb::NodeListing) -> Result<Self> {
-        let state = match listing.state() {
-            pb::NodeState::Active => NodeState::Active,
-            pb::NodeState::Draining => NodeState::Draining,
-            pb::NodeState::Silent => NodeState::Silent,
-            pb::NodeState::Gone => NodeState::Gone,
-            pb::NodeState::Unspecified => {
-                let state = listing.state;
-                return Err(Error::invalid(format!("node state {state} is not known")));
-            }
-        };
-        Ok(Self {
-            facts: required(listing.node, "node")?.try_into()?,
-            state,
-            slots_free: listing.slots_free,
-            tasks: listing.tasks as usize,
-            bytes: listing.bytes,
-            silent: Duration::from_millis(listing.silent_ms),
-        })
-    }
-}
-
-impl From<TaskInfo> for pb::TaskListing {
-    fn from(info: TaskInfo) -> Self {
-        Self {
-            status: Some((info.index, info.state).into()),
-            bytes: info.bytes,
-            attempts: info.attempts,
-            last_failure: info.last_failure.unwrap_or_default(),
-            progress: info.progress,
-        }
-    }
-}
-
-impl TryFrom<pb::TaskListing> for TaskInfo {
-    type Error = Error;
-
-    fn try_from(listing: pb::TaskListing) -> Result<Self> {
-        let (index, state) = required(listing.status, "status")?.try_into()?;
-        Ok(Self {
-            index,
-            bytes: listing.bytes,
-            state,
-            attempts: listing.attempts,
-            last_failure: Some(listing.last_failure).filter(|failure| !failure.is_empty()),
-            progress: listing.progress,
-        })
-    }
-}
-
-impl From<JobInfo> for pb::JobListing {
-    fn from(info: JobInfo) -> Self {
-        Self {
-            job: info.job.to_string(),
-            owner: info.owner.0,
-            label: info.label,
-            submitted_ms: info.submitted_ms,
-            tasks: all(info.tasks),
-        }
-    }
-}
-
-impl TryFrom<pb::JobListing> for JobInfo {
-    type Error = Error;
-
-    fn try_from(listing: pb::JobListing) -> Result<Self> {
-        Ok(Self {
-            job: listing.job.parse()?,
-            owner: OwnerId(listing.owner),
-            label: listing.label,
-            submitted_ms: listing.submitted_ms,
-            tasks: list(listing.tasks)?,
+            drain: reply.drain,
         })
     }
 }

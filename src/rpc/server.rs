@@ -19,6 +19,7 @@ use crate::{
         jobs_server::{Jobs, JobsServer},
         nodes_server::{Nodes, NodesServer},
     },
+    types::NodeId,
 };
 
 /// How long connections may take to end once the service is closed.
@@ -203,5 +204,40 @@ impl Admin for Surface {
         answer(jobs.map(|jobs| pb::ListJobsReply {
             jobs: jobs.into_iter().map(Into::into).collect(),
         }))
+    }
+
+    async fn list_owners(
+        &self,
+        _request: Request<pb::ListOwnersRequest>,
+    ) -> Result<Response<pb::ListOwnersReply>, Status> {
+        let owners = self.service.owners().await;
+        answer(owners.map(|owners| pb::ListOwnersReply {
+            owners: owners.into_iter().map(Into::into).collect(),
+        }))
+    }
+
+    async fn explain_task(
+        &self,
+        request: Request<pb::ExplainTaskRequest>,
+    ) -> Result<Response<pb::ExplainTaskReply>, Status> {
+        let task = id(&request.into_inner().task)?;
+        answer(self.service.explain(task).await)
+    }
+
+    async fn steer(
+        &self,
+        request: Request<pb::SteerRequest>,
+    ) -> Result<Response<pb::SteerReply>, Status> {
+        let steered = self.service.steer(checked(request)?).await;
+        answer(steered.map(|()| pb::SteerReply {}))
+    }
+
+    async fn drain_node(
+        &self,
+        request: Request<pb::DrainNodeRequest>,
+    ) -> Result<Response<pb::DrainNodeReply>, Status> {
+        let node = NodeId(request.into_inner().node);
+        let drained = self.service.drain(node).await;
+        answer(drained.map(|()| pb::DrainNodeReply {}))
     }
 }

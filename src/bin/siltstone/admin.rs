@@ -1,4 +1,4 @@
-//! `siltstone nodes` and `siltstone jobs`: what a meta service knows, as a table or as JSON.
+//! `siltstone nodes`, `jobs` and `owners`: what a meta service knows, as a table or as JSON.
 
 use std::time::Duration;
 
@@ -9,13 +9,23 @@ use siltstone::{
     compaction::remote::TaskState,
     config::Bytes,
     error::Result,
-    meta::{JobInfo, NodeInfo, TaskInfo},
+    meta::{JobInfo, NodeInfo, OwnerInfo, TaskInfo},
     rpc::AdminClient,
 };
 
 /// Which meta service to ask, and how to print its answer.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    #[command(flatten)]
+    service: Service,
+    /// Prints JSON, with all there is to know.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which meta service to ask.
+#[derive(Args, Clone, Debug)]
+pub struct Service {
     /// Addresses of meta services, tried in order.
     #[arg(
         long,
@@ -24,9 +34,20 @@ pub struct Options {
         default_value = "http://127.0.0.1:7400"
     )]
     meta: Vec<String>,
-    /// Prints JSON, with all there is to know.
-    #[arg(long)]
-    json: bool,
+}
+
+impl Service {
+    /// A client of it.
+    pub fn client(&self) -> Result<AdminClient> {
+        AdminClient::new(&self.meta)
+    }
+}
+
+impl Options {
+    /// A client of the meta service.
+    pub fn client(&self) -> Result<AdminClient> {
+        self.service.client()
+    }
 }
 
 /// Lists the nodes.
@@ -34,7 +55,7 @@ pub struct Options {
 /// # Errors
 /// `Unavailable`, naming the address.
 pub async fn nodes(options: Options) -> Result<()> {
-    let nodes = AdminClient::new(&options.meta)?.nodes().await?;
+    let nodes = options.client()?.nodes().await?;
     if options.json {
         return print_json(nodes.iter().map(node_json).collect());
     }
@@ -44,6 +65,9 @@ pub async fn nodes(options: Options) -> Result<()> {
         "slots free",
         "tasks",
         "bytes",
+        "memory",
+        "pool",
+        "zone",
         "host",
         "version",
         "last poll",
@@ -56,6 +80,9 @@ pub async fn nodes(options: Options) -> Result<()> {
             format!("{} of {}", node.slots_free, facts.slots),
             node.tasks.to_string(),
             Bytes(node.bytes).to_string(),
+            Bytes(facts.memory_bytes).to_string(),
+            facts.pool.clone(),
+            facts.zone.clone(),
             facts.host.clone(),
             facts.version.clone(),
             format!("{:.1} s ago", node.silent.as_secs_f64()),
@@ -70,34 +97,72 @@ pub async fn nodes(options: Options) -> Result<()> {
 /// # Errors
 /// `Unavailable`, naming the address.
 pub async fn jobs(options: Options) -> Result<()> {
-    let jobs = AdminClient::new(&options.meta)?.jobs().await?;
+    let jobs = options.client()?.jobs().await?;
     if options.json {
         return print_json(jobs.iter().map(job_json).collect());
     }
     let mut table = new_table([
-        "job", "owner", "what", "queued", "running", "done", "failed", "nodes",
+        "job", "owner", "what", "class", "queued", "running", "done", "failed", "nodes",
     ]);
     for job in &jobs {
         let count = |name: &str| {
             let states = job.tasks.iter().map(|task| state(&task.state).0);
             states.filter(|state| *state == name).count().to_string()
         };
-        let running = job
-            .tasks
-            .iter()
-            .filter(|task| matches!(task.state, TaskState::Running { .. }));
-        let mut nodes: Vec<&str> = running.filter_map(|task| state(&task.state).1).collect();
+        let running = job.tasks.iter().flat_map(|task| &task.nodes);
+        let mut nodes: Vec<&str> = running.map(|node| node.0.as_str()).collect();
         nodes.sort_unstable();
         nodes.dedup();
         table.add_row([
             job.job.to_string(),
             job.owner.to_string(),
             job.label.clone(),
+            job.pressure.class.as_str().to_owned(),
             count("queued"),
             count("running"),
             count("done"),
             count("failed"),
             nodes.join(" "),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Lists the owners.
+///
+/// # Errors
+/// `Unavailable`, naming the address.
+pub async fn owners(options: Options) -> Result<()> {
+    let owners = options.client()?.owners().await?;
+    if options.json {
+        return print_json(owners.iter().map(owner_json).collect());
+    }
+    let mut table = new_table([
+        "owner",
+        "weight",
+        "jobs",
+        "jobs window",
+        "queued",
+        "running",
+        "oldest wait",
+        "paused",
+    ]);
+    for owner in &owners {
+        let tables = owner.paused_tables.iter();
+        let tables: Vec<String> = tables.map(|table| format!("table {table}")).collect();
+        table.add_row([
+            owner.owner.to_string(),
+            owner.weight.to_string(),
+            owner.jobs.to_string(),
+            owner.jobs_window.to_string(),
+            owner.queued.to_string(),
+            owner.running.to_string(),
+            format!("{:.1} s", owner.oldest_wait.as_secs_f64()),
+            match owner.paused {
+                true => "all of it".to_owned(),
+                false => tables.join(" "),
+            },
         ]);
     }
     println!("{table}");
@@ -111,7 +176,14 @@ fn state(state: &TaskState) -> (&'static str, Option<&str>) {
         TaskState::Running { node, .. } => ("running", Some(&node.0)),
         TaskState::Done { node } => ("done", Some(&node.0)),
         TaskState::Failed { .. } => ("failed", None),
+        TaskState::Displaced => ("displaced", None),
+        TaskState::Cancelled { .. } => ("cancelled", None),
     }
+}
+
+/// A task's state in one word.
+pub fn state_of(task: &TaskInfo) -> &'static str {
+    state(&task.state).0
 }
 
 fn node_json(node: &NodeInfo) -> Value {
@@ -124,6 +196,8 @@ fn node_json(node: &NodeInfo) -> Value {
         "tasks": node.tasks,
         "bytes": node.bytes,
         "memory_bytes": facts.memory_bytes,
+        "pool": facts.pool,
+        "zone": facts.zone,
         "host": facts.host,
         "version": facts.version,
         "capabilities": facts.capabilities,
@@ -136,18 +210,38 @@ fn job_json(job: &JobInfo) -> Value {
         "job": job.job.to_string(),
         "owner": job.owner.0,
         "label": job.label,
+        "table": job.table.to_string(),
+        "class": job.pressure.class.as_str(),
+        "score": job.pressure.score,
         "submitted_ms": job.submitted_ms,
         "tasks": job.tasks.iter().map(task_json).collect::<Vec<_>>(),
     })
 }
 
-fn task_json(task: &TaskInfo) -> Value {
+fn owner_json(owner: &OwnerInfo) -> Value {
+    let tables = owner.paused_tables.iter();
+    json!({
+        "owner": owner.owner.0,
+        "weight": owner.weight,
+        "paused": owner.paused,
+        "paused_tables": tables.map(ToString::to_string).collect::<Vec<_>>(),
+        "jobs": owner.jobs,
+        "jobs_window": owner.jobs_window,
+        "queued": owner.queued,
+        "running": owner.running,
+        "oldest_wait_ms": millis(owner.oldest_wait),
+    })
+}
+
+/// A task, with all there is to know.
+pub fn task_json(task: &TaskInfo) -> Value {
     let (state, node) = state(&task.state);
     json!({
         "index": task.index,
         "bytes": task.bytes,
         "state": state,
         "node": node,
+        "nodes": task.nodes.iter().map(|node| &node.0).collect::<Vec<_>>(),
         "attempts": task.attempts,
         "last_failure": task.last_failure,
         "progress": task.progress,

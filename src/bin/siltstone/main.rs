@@ -8,10 +8,12 @@
 mod admin;
 mod checkpoints;
 mod demo;
+mod explain;
 mod flights;
 mod gc;
 mod inspect;
 mod stats;
+mod steer;
 mod taken_over;
 mod verify;
 
@@ -39,6 +41,24 @@ enum Command {
     Nodes(admin::Options),
     /// Lists the compaction jobs that a meta service has.
     Jobs(admin::Options),
+    /// Lists the databases that share a meta service's nodes: weights, queues, pauses.
+    Owners(admin::Options),
+    /// Says why a table is being compacted, or is not; or why a task waits.
+    Explain(explain::Options),
+    /// Has a compaction node take no more tasks, and end when those it has have ended.
+    Drain(steer::Drain),
+    /// Has tasks not be run. Their engines leave the SSTs alone for a while.
+    Cancel(steer::Tasks),
+    /// Has tasks that were given up or cancelled tried again.
+    Retry(steer::Tasks),
+    /// Has the jobs of tasks go before all others.
+    Raise(steer::Tasks),
+    /// Keeps the tasks of an owner or of a table back; those that run go on.
+    Pause(steer::Pausable),
+    /// Ends a pause.
+    Resume(steer::Pausable),
+    /// Sets an owner's share of the nodes, in proportion to those of the others.
+    Weight(steer::Weight),
     /// Shows how the tables of a root look: SSTs, levels, windows, amplification.
     Stats(stats::Options),
     /// Lists what keeps the SSTs of a table from being deleted: checkpoints of users, readers and clones.
@@ -72,6 +92,15 @@ async fn run(command: Command) -> Result<()> {
         Command::Demo(options) => demo::run(options).await,
         Command::Nodes(options) => admin::nodes(options).await,
         Command::Jobs(options) => admin::jobs(options).await,
+        Command::Owners(options) => admin::owners(options).await,
+        Command::Explain(options) => explain::run(options).await,
+        Command::Drain(options) => steer::drain(options).await,
+        Command::Cancel(options) => steer::cancel(options).await,
+        Command::Retry(options) => steer::retry(options).await,
+        Command::Raise(options) => steer::raise(options).await,
+        Command::Pause(options) => steer::pause(options, true).await,
+        Command::Resume(options) => steer::pause(options, false).await,
+        Command::Weight(options) => steer::weight(options).await,
         Command::Stats(options) => stats::run(options).await,
         Command::Checkpoints(options) => checkpoints::run(options).await,
         Command::Verify(options) => verify::run(options).await,

@@ -51,6 +51,20 @@ pub(super) fn plan(scene: &Scene<'_>) -> Vec<Plan> {
     plans
 }
 
+/// How the window stands to what calls for a merge, one sentence each.
+pub(super) fn triggers(scene: &Scene<'_>) -> Vec<String> {
+    let ladder = Ladder::new(scene.ssts, &scene.config.leveled);
+    let levels = scene.ssts.levels.keys().map(|&level| {
+        let bytes = bytes_of(scene.ssts, level);
+        match ladder.targets[level.min(LEVEL_BOTTOM) as usize] {
+            0 => format!("level {level} has {bytes} bytes, and should have none: it is above the base, level {}", ladder.base),
+            u64::MAX => format!("level {level} is the bottom, and may have any size: {bytes} bytes"),
+            target => format!("level {level} has {bytes} bytes of {target}"),
+        }
+    });
+    levels.collect()
+}
+
 /// How large each level is to be.
 pub(super) struct Ladder {
     /// The level that takes in level 0.

@@ -13,6 +13,7 @@
 //!
 //! A table to which nothing is written comes to rest: no plan is made for it any more.
 
+mod explain;
 mod leveled;
 pub mod order;
 mod rest;
@@ -25,6 +26,8 @@ mod tiered;
 mod time_window;
 
 use std::collections::HashSet;
+
+pub use explain::{WindowExplanation, explain};
 
 use super::{Claimed, Limits, Plan, plan::SSTS_PER_JOB_MAX};
 use crate::{
@@ -123,18 +126,9 @@ pub struct Planned {
 
 /// Plans for the windows of a version that need one.
 pub fn plan(situation: &Situation<'_>, config: &PlannerConfig) -> Planned {
-    let kind = situation.version.schema.planner();
     let mut planned = Planned::default();
     for scene in Scene::all(situation, config) {
-        let mut plans = match kind {
-            PlannerKind::TimeWindow => time_window::plan(&scene),
-            PlannerKind::Leveled => leveled::plan(&scene),
-            PlannerKind::Tiered => tiered::plan(&scene),
-        };
-        if plans.is_empty() {
-            plans.extend(rest::plan(&scene));
-        }
-        planned.plans.extend(plans);
+        planned.plans.extend(plan_window(&scene));
         let due_ms = rest::due_ms(&scene);
         planned.due_ms = planned.due_ms.into_iter().chain(due_ms).min();
     }
@@ -142,6 +136,19 @@ pub fn plan(situation: &Situation<'_>, config: &PlannerConfig) -> Planned {
         .plans
         .sort_by(|left, right| right.score.total_cmp(&left.score));
     planned
+}
+
+/// The plans that one window needs.
+fn plan_window(scene: &Scene<'_>) -> Vec<Plan> {
+    let mut plans = match scene.version.schema.planner() {
+        PlannerKind::TimeWindow => time_window::plan(scene),
+        PlannerKind::Leveled => leveled::plan(scene),
+        PlannerKind::Tiered => tiered::plan(scene),
+    };
+    if plans.is_empty() {
+        plans.extend(rest::plan(scene));
+    }
+    plans
 }
 
 /// A part of a table: what `compact` is asked to bring into its resting shape.

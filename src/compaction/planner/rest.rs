@@ -49,6 +49,38 @@ pub(super) fn due_ms(scene: &Scene<'_>) -> Option<u64> {
     due.filter(|&due_ms| due_ms > scene.now_ms).min()
 }
 
+/// How the window stands to what calls for a merge besides its planner, one sentence each.
+pub(super) fn triggers(scene: &Scene<'_>) -> Vec<String> {
+    let mut triggers = Vec::new();
+    let is_settled = scene.ssts.l0.is_empty() && scene.ssts.levels.len() == 1;
+    let settle = std::time::Duration::from_millis(scene.config.settle_ms);
+    match settles_ms(scene) {
+        _ if is_settled => triggers.push("it is one sorted run".into()),
+        Some(due_ms) if due_ms <= scene.now_ms => {
+            triggers.push("it is past and quiet: it is to become one sorted run".into());
+        }
+        Some(due_ms) => {
+            let left = std::time::Duration::from_millis(due_ms - scene.now_ms);
+            triggers.push(format!("it becomes one sorted run in {left:?}, {settle:?} after its end and its newest flush"));
+        }
+        None => {}
+    }
+    let heavy = scene.ssts.ssts().filter(|sst| is_heavy(sst)).count();
+    if heavy > 0 {
+        triggers.push(format!(
+            "{heavy} SSTs are tombstones by a quarter or more: they are merged {settle:?} after they were written"
+        ));
+    }
+    let deleted = scene.ssts.ssts();
+    let deleted = deleted.filter(|sst| scene.has_deleted_rows(sst)).count();
+    if deleted > 0 {
+        triggers.push(format!(
+            "{deleted} SSTs have range-deleted rows: they are rewritten {settle:?} after they were written"
+        ));
+    }
+    triggers
+}
+
 /// The next plan of a manual compaction of `range`.
 pub(super) fn manual(scene: &Scene<'_>, range: &CompactRange, goal: Seq) -> Option<Plan> {
     if !range.covers(scene.window) {

@@ -1,6 +1,6 @@
 //! One window as a planner sees it, and the picks that all planners share.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{cell::RefCell, collections::HashSet, fmt, sync::Arc};
 
 use super::{LEVEL_BOTTOM, PlannerConfig, Situation, order};
 use crate::{
@@ -24,6 +24,48 @@ pub(super) struct Scene<'a> {
     held: &'a HashSet<SstId>,
     /// What the running jobs of the window occupy.
     jobs: Vec<&'a Footprint>,
+    /// Picks that came to nothing, for explanations.
+    rejected: RefCell<Vec<Rejected>>,
+}
+
+/// A pick that came to nothing, and the rule that it broke.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rejected {
+    pub(super) reason: PlanReason,
+    pub(super) inputs: usize,
+    pub(super) bytes: u64,
+    pub(super) level_target: u8,
+    pub(super) rule: Rule,
+}
+
+/// A rule that a pick can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// It is more than one job may take.
+    Limits,
+    /// A job has this input.
+    Claimed(SstId),
+    /// This input is held, because a job with it failed.
+    Held(SstId),
+    /// A running job works where the outputs would go.
+    InTheWay,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (inputs, bytes, level) = (self.inputs, self.bytes, self.level_target);
+        let reason = self.reason;
+        write!(
+            f,
+            "{inputs} SSTs ({bytes} bytes) into level {level}, for {reason}: "
+        )?;
+        match self.rule {
+            Rule::Limits => f.write_str("more than one job may take"),
+            Rule::Claimed(sst) => write!(f, "a running job has {sst}"),
+            Rule::Held(sst) => write!(f, "{sst} is in quarantine, because a job with it failed"),
+            Rule::InTheWay => f.write_str("a running job works where the outputs would go"),
+        }
+    }
 }
 
 /// What a pick is to become.
@@ -63,6 +105,7 @@ impl<'a> Scene<'a> {
                 claimed: &situation.claimed.ssts,
                 held: situation.held,
                 jobs: jobs.filter(|job| job.window == window).collect(),
+                rejected: RefCell::default(),
             }
         })
     }
@@ -132,11 +175,25 @@ impl<'a> Scene<'a> {
             Size::Limited => limits.allow(&inputs),
             Size::Smallest => limits.allow_smallest(&inputs),
         };
-        if !is_allowed || !inputs.iter().all(|sst| self.is_free(sst)) {
-            return None;
-        }
         let footprint = Footprint::new(self.window, &inputs, aim.level_target);
-        if !self.jobs.iter().all(|job| job.is_apart(&footprint)) {
+        let broken = if !is_allowed {
+            Some(Rule::Limits)
+        } else if let Some(sst) = inputs.iter().find(|sst| self.claimed.contains(&sst.id)) {
+            Some(Rule::Claimed(sst.id))
+        } else if let Some(sst) = inputs.iter().find(|sst| self.held.contains(&sst.id)) {
+            Some(Rule::Held(sst.id))
+        } else {
+            let is_apart = self.jobs.iter().all(|job| job.is_apart(&footprint));
+            (!is_apart).then_some(Rule::InTheWay)
+        };
+        if let Some(rule) = broken {
+            self.rejected.borrow_mut().push(Rejected {
+                reason: aim.reason,
+                inputs: inputs.len(),
+                bytes: inputs.iter().map(|sst| sst.bytes).sum(),
+                level_target: aim.level_target,
+                rule,
+            });
             return None;
         }
         let moves = is_move(
@@ -191,6 +248,20 @@ impl<'a> Scene<'a> {
         self.version.range_deletes.iter().any(|delete| {
             sst.applied_seq < delete.seq && sst.may_be_hidden_by(delete) && !is_pinned(delete.seq)
         })
+    }
+
+    /// Picks that came to nothing so far.
+    pub(super) fn rejected(&self) -> Vec<Rejected> {
+        self.rejected.borrow().clone()
+    }
+
+    /// SSTs of level 0 that a job has, and those that are held.
+    pub(super) fn level_0_taken(&self) -> (usize, usize) {
+        let count = |set: &HashSet<SstId>| {
+            let l0 = self.ssts.l0.iter();
+            l0.filter(|sst| set.contains(&sst.id)).count()
+        };
+        (count(self.claimed), count(self.held))
     }
 
     pub(super) fn is_free(&self, sst: &SstMeta) -> bool {

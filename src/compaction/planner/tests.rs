@@ -10,6 +10,7 @@
 //! * `L<level> <first key>-<last key> <bytes> [claimed] [held] [tombstones=<n>] [seqs=<min>-<max>]`: an SST
 //!   of ten rows; those of level 0 are listed oldest first. All were written at 50 s.
 //! * `plan [<ms>]`: what is planned then; by default right after the flushes. `manual [<keys>]`.
+//! * `explain [<ms>]`: why each window is planned for, or is not.
 //! * `order <level>: <ssts>`: whether merging the SSTs with these numbers, from 0, into the level keeps the
 //!   order, and if not, what would.
 
@@ -18,7 +19,8 @@ use std::{collections::HashSet, fmt::Write, fs, path::Path, sync::Arc};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use super::{
-    CompactRange, LeveledConfig, PlannerConfig, Situation, TieredConfig, manual, order, plan,
+    CompactRange, LeveledConfig, PlannerConfig, Situation, TieredConfig, explain, manual, order,
+    plan,
 };
 use crate::{
     compaction::{Claims, Footprint, Limits, Plan},
@@ -103,6 +105,10 @@ impl Drawing {
             "plan" => {
                 let now_ms = words.get(1).map_or(WRITTEN_MS, |ms| ms.parse().unwrap());
                 return Some(self.plan(now_ms));
+            }
+            "explain" => {
+                let now_ms = words.get(1).map_or(WRITTEN_MS, |ms| ms.parse().unwrap());
+                return Some(self.explain(now_ms));
             }
             "manual" => return Some(self.manual(words.get(1).copied())),
             "order" => return Some(self.order(&words[1..])),
@@ -217,6 +223,23 @@ impl Drawing {
         text
     }
 
+    fn explain(&self, now_ms: u64) -> String {
+        let mut text = String::new();
+        for window in self.ask(now_ms, |situation| explain(situation, &self.config)) {
+            writeln!(text, "window {}", window.window.times().start / 10).unwrap();
+            for (name, lines) in [
+                ("trigger", &window.triggers),
+                ("plan", &window.plans),
+                ("rejected", &window.rejected),
+            ] {
+                for line in lines {
+                    writeln!(text, "  {name}: {line}").unwrap();
+                }
+            }
+        }
+        text
+    }
+
     fn manual(&self, keys: Option<&str>) -> String {
         let keys = keys.map_or(KeyRange::ALL, |keys| {
             let (first, last) = keys.split_once('-').unwrap();
@@ -307,7 +330,14 @@ fn answered(text: &str) -> String {
 #[test]
 fn plans_are_as_drawn() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/compaction/planner/testdata");
-    for name in ["order", "time_window", "leveled", "tiered", "rest"] {
+    for name in [
+        "order",
+        "time_window",
+        "leveled",
+        "tiered",
+        "rest",
+        "explain",
+    ] {
         let file = folder.join(format!("{name}.txt"));
         let text = fs::read_to_string(&file).unwrap();
         let answered = answered(&text);

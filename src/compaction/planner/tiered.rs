@@ -38,14 +38,44 @@ pub(super) fn plan(scene: &Scene<'_>) -> Vec<Plan> {
         };
         plans.extend(scene.pick_level_0(&l0, aim));
     }
-    let runs: Vec<(u8, u64)> = scene
-        .ssts
-        .levels
-        .iter()
-        .map(|(&level, run)| (level, run.iter().map(|sst| sst.bytes).sum()))
-        .collect();
+    let runs = runs_of(scene);
     plans.extend((0..runs.len()).find_map(|start| merge_from(scene, &runs, start)));
     plans
+}
+
+/// How the window stands to what calls for a merge, one sentence each.
+pub(super) fn triggers(scene: &Scene<'_>) -> Vec<String> {
+    let config = &scene.config.tiered;
+    let runs = runs_of(scene);
+    let joined = (0..runs.len()).map(|start| {
+        let (level, (count, bytes)) = (runs[start].0, joining(scene, &runs, start));
+        let (wanted, ratio) = (config.tier_runs.max(2), config.tier_ratio);
+        format!(
+            "from level {level} on, {count} of {wanted} runs are similar, each at most {ratio} times the newer ones: {bytes} bytes"
+        )
+    });
+    joined.collect()
+}
+
+fn runs_of(scene: &Scene<'_>) -> Vec<(u8, u64)> {
+    let levels = scene.ssts.levels.iter();
+    levels
+        .map(|(&level, run)| (level, run.iter().map(|sst| sst.bytes).sum()))
+        .collect()
+}
+
+/// How many runs from the one at `start` on join, and their bytes.
+fn joining(scene: &Scene<'_>, runs: &[(u8, u64)], start: usize) -> (usize, u64) {
+    let (mut end, mut bytes) = (start + 1, runs[start].1);
+    while let Some((_, next)) = runs.get(end) {
+        let is_similar = *next as f64 <= bytes as f64 * scene.config.tiered.tier_ratio;
+        if !is_similar || bytes + next > scene.config.limits.input_bytes_max {
+            break;
+        }
+        bytes += next;
+        end += 1;
+    }
+    (end - start, bytes)
 }
 
 /// The level just above `older`; the bottom when there is nothing older.
@@ -55,16 +85,8 @@ fn level_above(older: Option<u8>) -> u8 {
 
 fn merge_from(scene: &Scene<'_>, runs: &[(u8, u64)], start: usize) -> Option<Plan> {
     let config = &scene.config.tiered;
-    let (mut end, mut bytes) = (start + 1, runs[start].1);
-    while let Some((_, next)) = runs.get(end) {
-        let is_similar = *next as f64 <= bytes as f64 * config.tier_ratio;
-        if !is_similar || bytes + next > scene.config.limits.input_bytes_max {
-            break;
-        }
-        bytes += next;
-        end += 1;
-    }
-    let count = end - start;
+    let (count, _) = joining(scene, runs, start);
+    let end = start + count;
     if count < config.tier_runs.max(2) {
         return None;
     }

@@ -14,7 +14,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,10 @@ use async_trait::async_trait;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use super::{BODY_BYTES_MAX, JobService, JobStatus, JobSubmission, TaskState, TaskSubmission};
+use super::{
+    BODY_BYTES_MAX, JobService, JobStatus, JobSubmission, Needs, Pressure, TaskState,
+    TaskSubmission,
+};
 use crate::{
     clock::Env,
     compaction::{
@@ -67,6 +70,8 @@ pub struct RemoteCompactor {
     /// Why jobs wait, each until an answer comes or it ends.
     waiting: Mutex<BTreeMap<JobId, String>>,
     outstanding: AtomicUsize,
+    /// Jobs that meta would have outstanding, by what it said last.
+    window: AtomicU32,
     /// Releases that nobody waits for.
     releases: TaskTracker,
     closing: CancellationToken,
@@ -104,6 +109,7 @@ impl RemoteCompactor {
             fallbacks: Mutex::default(),
             waiting: Mutex::default(),
             outstanding: AtomicUsize::new(0),
+            window: AtomicU32::new(u32::MAX),
             releases: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
@@ -186,7 +192,7 @@ impl RemoteCompactor {
     }
 
     async fn submit(&self, found: &Outcomes, away: &mut Away<'_>) -> Result<(), Stopped> {
-        let submission = found.submission(self.owner.clone())?;
+        let submission = found.submission(&self.owner, &self.config)?;
         loop {
             match self.service.submit(submission.clone()).await {
                 Ok(()) => {
@@ -217,9 +223,18 @@ impl RemoteCompactor {
             };
             away.is_back();
             seen = status.revision;
+            self.window.store(status.jobs_window, Ordering::Relaxed);
+            let displaced = status.tasks.iter();
+            let displaced = displaced.filter(|(_, state)| *state == TaskState::Displaced);
+            let displaced = displaced.count();
             self.take_in(found, status, away).await?;
             if found.is_complete() {
                 return Ok(true);
+            }
+            if displaced > 0 {
+                let what = format!("queue is full: {displaced} tasks gave way to more urgent ones");
+                away.wait(Error::too_large(what)).await?;
+                return Ok(false);
             }
         }
     }
@@ -237,6 +252,9 @@ impl RemoteCompactor {
                 }
                 TaskState::Failed { kind, message } if found.wants(index) => {
                     return Err(Error::new(kind, message));
+                }
+                TaskState::Cancelled { reason } if found.wants(index) => {
+                    return Err(Error::conflict(reason));
                 }
                 _ => {}
             }
@@ -314,8 +332,9 @@ impl Compactor for RemoteCompactor {
 
     fn capacity(&self) -> Capacity {
         let outstanding = self.outstanding.load(Ordering::Relaxed);
+        let window = self.window.load(Ordering::Relaxed) as usize;
         Capacity {
-            jobs: self.config.jobs_max.saturating_sub(outstanding),
+            jobs: self.config.jobs_max.min(window).saturating_sub(outstanding),
         }
     }
 
@@ -364,7 +383,7 @@ impl Outcomes {
         }
     }
 
-    fn submission(&self, owner: OwnerId) -> Result<JobSubmission> {
+    fn submission(&self, owner: &OwnerId, config: &RemoteConfig) -> Result<JobSubmission> {
         let job = &self.job;
         let body = job.encode();
         if body.len() > BODY_BYTES_MAX {
@@ -377,10 +396,19 @@ impl Outcomes {
         let tasks = missing.map(|index| TaskSubmission {
             index,
             bytes: job.task_bytes(index),
+            memory: job.task_memory(index),
+            range: None,
         });
         Ok(JobSubmission {
-            owner,
+            owner: owner.clone(),
             job: job.id,
+            table: job.table,
+            pressure: Pressure::of(job),
+            needs: Arc::new(Needs {
+                pool: config.pool.clone(),
+                ..Needs::default()
+            }),
+            zone: config.zone.clone(),
             label: format!("table {}, window {}", job.table, job.window),
             tasks: tasks.collect(),
             body,

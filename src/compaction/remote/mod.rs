@@ -5,50 +5,25 @@
 
 mod compactor;
 mod poll;
+mod submission;
 #[cfg(test)]
 mod tests;
 
 pub use compactor::{Fallbacks, RemoteCompactor};
 pub use poll::{
-    AttemptId, CAPABILITY, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress, TaskReport,
+    Assignment, AttemptId, CAPABILITY, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress,
+    TaskReport,
 };
+pub use submission::{BODY_BYTES_MAX, JobClass, JobSubmission, Needs, Pressure, TaskSubmission};
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use crate::{
     error::{ErrorKind, Result},
-    types::{JobId, NodeId, OwnerId, Token},
+    types::{JobId, NodeId, Token},
 };
-
-/// Size in bytes up to which a job's body is accepted: several must fit into one message.
-pub const BODY_BYTES_MAX: usize = 32 << 20;
-
-/// A job as an engine hands it to the meta service. The same job may be submitted again at any time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobSubmission {
-    /// Whose job it is.
-    pub owner: OwnerId,
-    /// Its id.
-    pub job: JobId,
-    /// What it is for, in words: `"table trips, window 12"`.
-    pub label: String,
-    /// [`CompactionJob::encode`](super::CompactionJob::encode); meta does not look inside.
-    pub body: Bytes,
-    /// The tasks still to be run.
-    pub tasks: Vec<TaskSubmission>,
-}
-
-/// A task of a submitted job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskSubmission {
-    /// Its position in the job.
-    pub index: u32,
-    /// About how many bytes it reads.
-    pub bytes: u64,
-}
 
 /// Where a submitted task stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +49,13 @@ pub enum TaskState {
         /// The message that came with it.
         message: String,
     },
+    /// The queue was full, and a task of higher pressure took its place: submit it again when there is room.
+    Displaced,
+    /// Somebody does not want it to be run.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Where a submitted job stands.
@@ -83,13 +65,15 @@ pub struct JobStatus {
     pub revision: u64,
     /// Index and state of each submitted task.
     pub tasks: Vec<(u32, TaskState)>,
+    /// Jobs that the owner should have outstanding at most, by its share of the nodes there are.
+    pub jobs_window: u32,
 }
 
 /// The meta service as an engine sees it.
 #[async_trait]
 pub trait JobService: Send + Sync + 'static {
-    /// Queues the job's tasks. Idempotent: a job that is known stays as it is. One that is neither watched
-    /// nor released is forgotten after a while.
+    /// Queues the job's tasks. Idempotent: tasks that are known stay as they are, but those that were
+    /// displaced are queued again. A job that is neither watched nor released is forgotten after a while.
     ///
     /// # Errors
     /// `Unavailable` when meta cannot be reached; `TooLarge` when its queue is full; `Invalid` when the

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     error::ErrorKind,
-    types::{JobId, NodeId, TaskId, Token},
+    types::{JobId, KeyRange, NodeId, TaskId, Token},
 };
 
 /// What a node must be capable of to run jobs in this version's format.
@@ -41,8 +41,12 @@ pub struct NodeFacts {
     pub capabilities: Vec<String>,
     /// Tasks it can run at once.
     pub slots: u32,
-    /// Memory for its tasks together, in bytes; for operators.
+    /// Memory for its tasks together, in bytes.
     pub memory_bytes: u64,
+    /// The pool that it is of: jobs may ask for one. Empty for none in particular.
+    pub pool: String,
+    /// Where it is; empty for nowhere.
+    pub zone: String,
 }
 
 /// What a node says each time.
@@ -96,7 +100,7 @@ pub enum TaskEnd {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PollReply {
     /// Attempts to start, unless they run already.
-    pub assignments: Vec<AttemptId>,
+    pub assignments: Vec<Assignment>,
     /// The body of each job among the assignments, once.
     pub jobs: Vec<(JobId, Bytes)>,
     /// Running attempts that may go on. Those not listed must stop.
@@ -105,4 +109,44 @@ pub struct PollReply {
     pub acknowledged: Vec<AttemptId>,
     /// How long the node may go on without another reply.
     pub lease: Duration,
+    /// An operator wants the node to end as soon as what runs has ended.
+    pub drain: bool,
+}
+
+/// An attempt that a node is to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The task's key range; `None` for the one that the job has at its index.
+    pub range: Option<KeyRange>,
+    /// About how many bytes of memory it may take.
+    pub memory: u64,
+}
+
+#[cfg(test)]
+impl PollReply {
+    /// The attempts to start.
+    pub(crate) fn attempts(&self) -> Vec<AttemptId> {
+        let assignments = self.assignments.iter();
+        assignments.map(|assignment| assignment.attempt).collect()
+    }
+}
+
+#[cfg(test)]
+impl NodeFacts {
+    /// A node with `slots` slots, memory for anything, and all capabilities.
+    pub(crate) fn sample(id: &str, slots: u32) -> Self {
+        Self {
+            id: id.into(),
+            session: 1,
+            host: "here".into(),
+            version: "1".into(),
+            capabilities: vec![CAPABILITY.into()],
+            slots,
+            memory_bytes: 1 << 30,
+            pool: String::new(),
+            zone: String::new(),
+        }
+    }
 }

@@ -45,6 +45,7 @@ impl JobService for Script {
         }
         let state = self.state.lock().unwrap().clone();
         Ok(JobStatus {
+            jobs_window: 8,
             revision: 1,
             tasks: state.into_iter().map(|state| (0, state)).collect(),
         })

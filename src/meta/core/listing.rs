@@ -1,9 +1,14 @@
 //! What operators are shown of the core.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use super::{Core, bytes_of};
-use crate::meta::{
-    admin::{JobInfo, NodeInfo, TaskInfo},
-    state::Phase,
+use crate::{
+    meta::{
+        admin::{JobInfo, NodeInfo, OwnerInfo, TaskInfo},
+        state::{Phase, Task},
+    },
+    types::OwnerId,
 };
 
 impl Core {
@@ -25,26 +30,75 @@ impl Core {
     pub(in crate::meta) fn jobs(&self) -> Vec<JobInfo> {
         let mut jobs: Vec<_> = self.state.jobs().collect();
         jobs.sort_by_key(|(_, job)| job.sequence);
-        let info = jobs.into_iter().map(|(id, job)| {
-            let tasks = job.tasks.iter().map(|(&index, task)| TaskInfo {
-                index,
-                bytes: task.bytes,
-                state: task.state(),
-                attempts: task.attempts,
-                last_failure: task.last_failure.clone(),
-                progress: match &task.phase {
-                    Phase::Assigned { lease, .. } => lease.progress,
-                    _ => 0,
-                },
-            });
-            JobInfo {
-                job: id,
-                owner: job.submission.owner.clone(),
-                label: job.submission.label.clone(),
-                submitted_ms: job.submitted_ms,
-                tasks: tasks.collect(),
-            }
+        let info = jobs.into_iter().map(|(id, job)| JobInfo {
+            job: id,
+            owner: job.submission.owner.clone(),
+            table: job.submission.table,
+            pressure: job.pressure(),
+            label: job.submission.label.clone(),
+            submitted_ms: job.submitted_ms,
+            tasks: job
+                .tasks
+                .iter()
+                .map(|(&index, task)| info(index, task))
+                .collect(),
         });
         info.collect()
+    }
+
+    /// Every owner that has jobs, or for which something is set.
+    pub(in crate::meta) fn owners(&self) -> Vec<OwnerInfo> {
+        let (settings, now_ms) = (self.state.settings(), self.now().unix_ms);
+        let set = settings.weights.keys().chain(&settings.paused_owners);
+        let with_jobs = self.state.owners().map(|(owner, _)| owner);
+        let new = |owner: &OwnerId| OwnerInfo {
+            owner: owner.clone(),
+            weight: settings.weight(owner),
+            paused: settings.paused_owners.contains(owner),
+            paused_tables: Default::default(),
+            jobs: 0,
+            queued: 0,
+            running: 0,
+            oldest_wait: Duration::ZERO,
+            jobs_window: self.window(owner),
+        };
+        let mut owners: BTreeMap<&OwnerId, OwnerInfo> = set
+            .chain(with_jobs)
+            .map(|owner| (owner, new(owner)))
+            .collect();
+        for (_, job) in self.state.jobs() {
+            let submission = &job.submission;
+            let Some(info) = owners.get_mut(&submission.owner) else {
+                continue;
+            };
+            info.jobs += 1;
+            if settings.paused_tables.contains(&submission.table) {
+                info.paused_tables.insert(submission.table);
+            }
+            let count =
+                |is: fn(&Phase) -> bool| job.tasks.values().filter(|task| is(&task.phase)).count();
+            let queued = count(|phase| matches!(phase, Phase::Queued { .. }));
+            info.queued += queued;
+            info.running += count(|phase| matches!(phase, Phase::Assigned { .. }));
+            if queued > 0 {
+                let wait = Duration::from_millis(now_ms.saturating_sub(job.submitted_ms));
+                info.oldest_wait = info.oldest_wait.max(wait);
+            }
+        }
+        owners.into_values().collect()
+    }
+}
+
+/// The task at `index` of its job.
+pub(super) fn info(index: u32, task: &Task) -> TaskInfo {
+    let holders = task.holders();
+    TaskInfo {
+        index,
+        bytes: task.bytes,
+        state: task.state(),
+        attempts: task.attempts,
+        last_failure: task.last_failure.clone(),
+        progress: holders.last().map_or(0, |holder| holder.lease.progress),
+        nodes: holders.iter().map(|holder| holder.node.clone()).collect(),
     }
 }

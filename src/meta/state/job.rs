@@ -3,15 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
-    compaction::remote::{JobStatus, JobSubmission, TaskState},
+    compaction::remote::{JobClass, JobSubmission, Pressure, TaskState, TaskSubmission},
     error::ErrorKind,
-    types::{NodeId, Token},
+    types::{KeyRange, NodeId, Token},
 };
 
 /// A submitted job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// As it came.
+    /// As it came, with all tasks that came since. Its body is not kept in the log: after a restart it is empty
+    /// until the engine submits the job again.
     pub submission: Arc<JobSubmission>,
     /// When it came, in milliseconds since the Unix epoch.
     pub submitted_ms: u64,
@@ -19,6 +20,8 @@ pub struct Job {
     pub sequence: u64,
     /// Grows with every change, from 1.
     pub revision: u64,
+    /// An operator wants it to go before all others.
+    pub raised: bool,
     /// Its tasks by index.
     pub tasks: BTreeMap<u32, Task>,
 }
@@ -26,23 +29,50 @@ pub struct Job {
 impl Job {
     pub(super) fn new(submission: Arc<JobSubmission>, submitted_ms: u64, sequence: u64) -> Self {
         let tasks = submission.tasks.iter();
-        let tasks = tasks.map(|task| (task.index, Task::new(task.bytes)));
+        let tasks = tasks.map(|task| (task.index, Task::new(task)));
         Self {
             tasks: tasks.collect(),
             submission,
             submitted_ms,
             sequence,
             revision: 1,
+            raised: false,
         }
     }
 
-    /// Where it stands, for its engine.
-    pub fn status(&self) -> JobStatus {
-        let tasks = self.tasks.iter();
-        JobStatus {
-            revision: self.revision,
-            tasks: tasks.map(|(&index, task)| (index, task.state())).collect(),
+    /// Whether tasks wait for its body: a job that was replayed has none.
+    pub fn lacks_body(&self) -> bool {
+        let is_queued = |task: &Task| matches!(task.phase, Phase::Queued { .. });
+        self.submission.body.is_empty() && self.tasks.values().any(is_queued)
+    }
+
+    /// How urgent it is.
+    pub fn pressure(&self) -> Pressure {
+        match self.raised {
+            true => Pressure {
+                class: JobClass::Raised,
+                ..self.submission.pressure
+            },
+            false => self.submission.pressure,
         }
+    }
+
+    /// The moment, in milliseconds since the Unix epoch, from which on it stands back behind nobody that comes
+    /// later. The earlier it is, the sooner the job's tasks are given out.
+    pub fn due_ms(&self) -> u64 {
+        match self.raised {
+            true => 0,
+            false => self.submitted_ms + self.submission.pressure.patience_ms(),
+        }
+    }
+
+    /// Index and state of each of its tasks that has changed since the revision `seen`.
+    pub fn states_since(&self, seen: u64) -> Vec<(u32, TaskState)> {
+        let tasks = self.tasks.iter();
+        tasks
+            .filter(|(_, task)| task.revision > seen)
+            .map(|(&index, task)| (index, task.state()))
+            .collect()
     }
 }
 
@@ -51,19 +81,28 @@ impl Job {
 pub struct Task {
     /// About how many bytes it reads.
     pub bytes: u64,
+    /// About how many bytes of memory it takes.
+    pub memory: u64,
+    /// Its key range, unless it is the one that the job has.
+    pub range: Option<Box<KeyRange>>,
     /// Failed attempts that counted.
     pub attempts: u32,
+    /// Attempts in a row that found the store unavailable.
+    pub outages: u32,
     /// Why the last attempt that ended without a result did.
     pub last_failure: Option<String>,
     /// Of the newest attempt; 0 before the first.
     pub token: Token,
+    /// The job's revision when the task last changed.
+    pub revision: u64,
     /// Nodes that should not get it until then, when there is another: attempts there have failed.
     pub avoid: BTreeMap<NodeId, Duration>,
     /// Where it stands.
     pub phase: Phase,
 }
 
-/// Where a task stands. It goes from queued to assigned and back; failed ends that, and done ends all.
+/// Where a task stands. It goes from queued to assigned and back, and from displaced to queued when it is
+/// submitted again; failed and cancelled end that unless it is retried, and done ends all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waits for a node.
@@ -71,14 +110,10 @@ pub enum Phase {
         /// Not to be given out before.
         ready_at: Duration,
     },
-    /// A node has the task's newest attempt.
+    /// A node has the task's newest attempt; perhaps another one, which is slow, has an older.
     Assigned {
-        /// The node.
-        node: NodeId,
-        /// The node's process.
-        session: u64,
-        /// Until when.
-        lease: Lease,
+        /// One, or two when the task is hedged.
+        holders: Vec<Holder>,
     },
     /// Its result object exists.
     Done {
@@ -92,17 +127,52 @@ pub enum Phase {
         /// In words.
         message: String,
     },
+    /// It had to give its place in the queue away.
+    Displaced,
+    /// Somebody does not want it to be run.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// An attempt, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The attempt.
+    pub token: Token,
+    /// The node.
+    pub node: NodeId,
+    /// The node's process.
+    pub session: u64,
+    /// It was started because the other one was slow.
+    pub hedge: bool,
+    /// Until when.
+    pub lease: Lease,
 }
 
 /// A node's right to go on, on the monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
+    /// When the attempt began.
+    pub began: Duration,
     /// When it ends.
     pub ends: Duration,
     /// The task's counter when last reported.
     pub progress: u64,
     /// When that counter last moved.
     pub moved: Duration,
+}
+
+impl Lease {
+    pub(super) fn new(now: Duration, length: Duration) -> Self {
+        Self {
+            began: now,
+            ends: now + length,
+            progress: 0,
+            moved: now,
+        }
+    }
 }
 
 impl Phase {
@@ -118,14 +188,27 @@ impl Phase {
 }
 
 impl Task {
-    fn new(bytes: u64) -> Self {
+    /// A task as it was submitted.
+    pub fn new(task: &TaskSubmission) -> Self {
         Self {
-            bytes,
+            bytes: task.bytes,
+            memory: task.memory,
+            range: task.range.clone().map(Box::new),
             attempts: 0,
+            outages: 0,
             last_failure: None,
             token: Token(0),
+            revision: 1,
             avoid: BTreeMap::new(),
             phase: Phase::READY,
+        }
+    }
+
+    /// The attempts that are on their way.
+    pub fn holders(&self) -> &[Holder] {
+        match &self.phase {
+            Phase::Assigned { holders } => holders,
+            _ => &[],
         }
     }
 
@@ -133,14 +216,21 @@ impl Task {
     pub fn state(&self) -> TaskState {
         match &self.phase {
             Phase::Queued { .. } => TaskState::Queued,
-            Phase::Assigned { node, .. } => TaskState::Running {
-                node: node.clone(),
-                token: self.token,
+            Phase::Assigned { holders } => match holders.first() {
+                Some(first) => TaskState::Running {
+                    node: first.node.clone(),
+                    token: first.token,
+                },
+                None => TaskState::Queued,
             },
             Phase::Done { node } => TaskState::Done { node: node.clone() },
             Phase::Failed { kind, message } => TaskState::Failed {
                 kind: *kind,
                 message: message.clone(),
+            },
+            Phase::Displaced => TaskState::Displaced,
+            Phase::Cancelled { reason } => TaskState::Cancelled {
+                reason: reason.clone(),
             },
         }
     }
@@ -149,10 +239,14 @@ impl Task {
     pub(super) fn without_times(&self) -> Self {
         let mut task = self.clone();
         task.avoid.clear();
+        task.outages = 0;
         match &mut task.phase {
-            Phase::Assigned { lease, .. } => *lease = Lease::default(),
+            Phase::Assigned { holders } => {
+                let leases = holders.iter_mut().map(|holder| &mut holder.lease);
+                leases.for_each(|lease| *lease = Lease::default());
+            }
             phase @ Phase::Queued { .. } => *phase = Phase::READY,
-            Phase::Done { .. } | Phase::Failed { .. } => {}
+            _ => {}
         }
         task
     }

@@ -5,28 +5,38 @@
 //! an update out and decides nothing. Applying an update, or a sequence of updates, once more changes
 //! nothing more, so that a log may hold it twice.
 //!
-//! Invariants: a task has at most one current attempt, its token is the task's newest; states move
-//! forward only; `index` says the same as the jobs.
+//! Invariants: a task has one current attempt, or two when the second was started as a hedge, on two nodes,
+//! the newest with the task's newest token; states move forward only, but for what an operator retries;
+//! `index` says the same as the jobs; no more tasks are open than `queue_tasks_max`.
+//!
+//! `prepare` has requests about jobs, `reports` those about attempts, `steer` those of operators.
 
 mod apply;
+mod index;
 mod job;
 mod prepare;
 #[cfg(test)]
 mod random_tests;
+mod reports;
+mod settings;
+mod steer;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-pub use job::{Job, Lease, Phase, Task};
+use bytes::Bytes;
+
+pub use index::{Lane, Lanes, Place};
+pub use job::{Holder, Job, Lease, Phase, Task};
 pub use prepare::{Report, Request};
+pub use settings::{Setting, Settings};
+pub use steer::Target;
 
+use self::index::Index;
 use super::update::PlanSnapshot;
 use crate::{
-    compaction::remote::AttemptId,
+    compaction::remote::{AttemptId, JobSubmission},
     config::MetaConfig,
     types::{JobId, NodeId, OwnerId, TaskId, Token},
 };
@@ -51,6 +61,10 @@ pub struct Limits {
     pub task_attempts_max: u32,
     /// See [`MetaConfig::queue_tasks_max`].
     pub queue_tasks_max: usize,
+    /// See [`MetaConfig::jobs_per_owner_max`].
+    pub jobs_per_owner_max: usize,
+    /// See [`MetaConfig::tasks_per_job_max`].
+    pub tasks_per_job_max: usize,
 }
 
 impl From<&MetaConfig> for Limits {
@@ -60,6 +74,8 @@ impl From<&MetaConfig> for Limits {
             stall_timeout: config.stall_timeout.duration(),
             task_attempts_max: config.task_attempts_max,
             queue_tasks_max: config.queue_tasks_max,
+            jobs_per_owner_max: config.jobs_per_owner_max,
+            tasks_per_job_max: config.tasks_per_job_max,
         }
     }
 }
@@ -69,18 +85,18 @@ impl From<&MetaConfig> for Limits {
 pub struct State {
     limits: Limits,
     jobs: BTreeMap<JobId, Job>,
+    settings: Settings,
     last_token: Token,
     next_sequence: u64,
     index: Index,
 }
 
-/// Open tasks by where they stand, so that nobody looks at all jobs to find them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Index {
-    /// In the order of submission.
-    queued: BTreeMap<OwnerId, BTreeSet<(u64, TaskId)>>,
-    assigned: BTreeMap<NodeId, BTreeSet<TaskId>>,
-    open: usize,
+/// An attempt that is on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Running<'a> {
+    pub attempt: AttemptId,
+    pub task: &'a Task,
+    pub holder: &'a Holder,
 }
 
 impl State {
@@ -89,6 +105,7 @@ impl State {
         Self {
             limits,
             jobs: BTreeMap::new(),
+            settings: Settings::default(),
             last_token: Token(0),
             next_sequence: 0,
             index: Index::default(),
@@ -101,13 +118,19 @@ impl State {
         state.last_token = snapshot.last_token;
         state.next_sequence = snapshot.next_sequence;
         state.jobs = snapshot.jobs.into_iter().collect();
-        state.index = Index::of(&state.jobs);
+        state.settings = snapshot.settings;
+        state.index = Index::of(&state.jobs, Duration::ZERO);
         state
     }
 
-    /// The plan, whole, without what only this process's clock gives a meaning to.
+    /// The plan as the log keeps it: without the bodies of jobs, which their engines have, and without what only
+    /// this process's clock gives a meaning to.
     pub fn snapshot(&self) -> PlanSnapshot {
-        let without_times = |job: &Job| Job {
+        let as_logged = |job: &Job| Job {
+            submission: Arc::new(JobSubmission {
+                body: Bytes::new(),
+                ..job.submission.as_ref().clone()
+            }),
             tasks: job
                 .tasks
                 .iter()
@@ -121,8 +144,9 @@ impl State {
             jobs: self
                 .jobs
                 .iter()
-                .map(|(&id, job)| (id, without_times(job)))
+                .map(|(&id, job)| (id, as_logged(job)))
                 .collect(),
+            settings: self.settings.clone(),
         }
     }
 
@@ -135,14 +159,22 @@ impl State {
             .values_mut()
             .flat_map(|job| job.tasks.values_mut())
         {
-            if let Phase::Assigned { lease: current, .. } = &mut task.phase {
-                *current = Lease {
-                    ends: now.monotonic + lease,
-                    progress: 0,
-                    moved: now.monotonic,
-                };
+            if let Phase::Assigned { holders } = &mut task.phase {
+                for holder in holders {
+                    holder.lease = Lease::new(now.monotonic, lease);
+                }
             }
         }
+    }
+
+    /// Moves tasks that have become ready by `now` into the queues: the plan stays what it is.
+    pub fn wake(&mut self, now: Now) {
+        self.index.wake(&self.jobs, now.monotonic);
+    }
+
+    /// When the next task that is not ready yet will be.
+    pub fn next_ready(&self) -> Option<Duration> {
+        self.index.delayed.first().map(|(ready_at, _)| *ready_at)
     }
 
     /// A job.
@@ -160,111 +192,96 @@ impl State {
         self.jobs.get(&task.job)?.tasks.get(&task.index)
     }
 
+    /// What operators have set.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Tasks that are queued or running.
     pub fn open_tasks(&self) -> usize {
         self.index.open
     }
 
-    /// Owners with queued tasks.
-    pub fn waiting_owners(&self) -> impl Iterator<Item = &OwnerId> {
-        self.index.queued.keys()
+    /// Tasks that are queued, ready or not.
+    pub fn queued_tasks(&self) -> usize {
+        self.index.ranked.len()
     }
 
-    /// An owner's queued tasks in the order of submission.
-    pub fn queue_of(&self, owner: &OwnerId) -> impl Iterator<Item = (TaskId, &Task)> {
-        let queue = self.index.queued.get(owner).into_iter().flatten();
-        queue.filter_map(|&(_, id)| Some((id, self.task(id)?)))
+    /// Every owner with jobs, and how many it has.
+    pub fn owners(&self) -> impl Iterator<Item = (&OwnerId, usize)> {
+        self.index.jobs.iter().map(|(owner, &jobs)| (owner, jobs))
+    }
+
+    /// Owners with tasks that are ready, and those, by lane.
+    pub fn queues(&self) -> impl Iterator<Item = (&OwnerId, &Lanes)> {
+        self.index.queued.iter()
     }
 
     /// The attempts that `node` holds, with their tasks.
     pub fn assigned_to(&self, node: &NodeId) -> impl Iterator<Item = (AttemptId, &Task)> {
-        let tasks = self.index.assigned.get(node).into_iter().flatten();
-        tasks.filter_map(|&id| {
-            let task = self.task(id)?;
-            let token = task.token;
-            Some((AttemptId { task: id, token }, task))
-        })
+        let running = self.running_on(node);
+        running.map(|running| (running.attempt, running.task))
     }
 
-    /// Whether `attempt` is its task's current one and `session` of `node` has it.
+    /// Whether `attempt` is a current one of its task and `session` of `node` has it.
     pub fn holds(&self, node: &NodeId, session: u64, attempt: AttemptId) -> bool {
-        self.task(attempt.task).is_some_and(|task| {
-            task.token == attempt.token
-                && matches!(&task.phase, Phase::Assigned { node: n, session: s, .. }
-                    if n == node && *s == session)
-        })
+        self.holder(attempt)
+            .is_some_and(|holder| holder.node == *node && holder.session == session)
+    }
+
+    /// Who has `attempt`, if it is a current one of its task.
+    pub fn holder(&self, attempt: AttemptId) -> Option<&Holder> {
+        let holders = self.task(attempt.task)?.holders();
+        holders.iter().find(|holder| holder.token == attempt.token)
     }
 
     /// When the next lease ends.
     pub fn next_lease_end(&self) -> Option<Duration> {
-        self.assigned().map(|(.., lease)| lease.ends).min()
+        self.running()
+            .map(|running| running.holder.lease.ends)
+            .min()
+    }
+
+    /// Every attempt that is on its way.
+    pub(super) fn running(&self) -> impl Iterator<Item = Running<'_>> {
+        let nodes = self.index.assigned.keys();
+        nodes.flat_map(|node| self.running_on(node))
+    }
+
+    fn running_on(&self, node: &NodeId) -> impl Iterator<Item = Running<'_>> {
+        let tasks = self.index.assigned.get(node).into_iter().flatten();
+        tasks.filter_map(|&(id, token)| {
+            let task = self.task(id)?;
+            let mut holders = task.holders().iter();
+            Some(Running {
+                attempt: AttemptId { task: id, token },
+                task,
+                holder: holders.find(|holder| holder.token == token)?,
+            })
+        })
     }
 
     /// Whether the index says the same as the jobs.
     #[cfg(test)]
     pub(super) fn index_agrees(&self) -> bool {
-        self.index == Index::of(&self.jobs)
+        self.index == Index::of(&self.jobs, self.index.woken())
     }
 
-    fn assigned(&self) -> impl Iterator<Item = (AttemptId, &NodeId, &Task, &Lease)> {
-        let nodes = self.index.assigned.keys();
-        nodes.flat_map(|node| {
-            self.assigned_to(node)
-                .filter_map(move |(id, task)| match &task.phase {
-                    Phase::Assigned { lease, .. } => Some((id, node, task, lease)),
-                    _ => None,
-                })
-        })
-    }
-}
-
-impl Index {
-    fn of(jobs: &BTreeMap<JobId, Job>) -> Self {
-        let mut index = Self::default();
-        for (&id, job) in jobs {
-            for (&at, task) in &job.tasks {
-                index.add(job, TaskId { job: id, index: at }, &task.phase);
-            }
-        }
-        index
-    }
-
-    fn add(&mut self, job: &Job, id: TaskId, phase: &Phase) {
-        self.open += usize::from(phase.is_open());
-        match phase {
-            Phase::Queued { .. } => {
-                let owner = job.submission.owner.clone();
-                let queue = self.queued.entry(owner).or_default();
-                queue.insert((job.sequence, id));
-            }
-            Phase::Assigned { node, .. } => {
-                self.assigned.entry(node.clone()).or_default().insert(id);
-            }
-            Phase::Done { .. } | Phase::Failed { .. } => {}
-        }
-    }
-
-    fn remove(&mut self, job: &Job, id: TaskId, phase: &Phase) {
-        self.open -= usize::from(phase.is_open());
-        match phase {
-            Phase::Queued { .. } => {
-                let owner = &job.submission.owner;
-                if let Some(queue) = self.queued.get_mut(owner) {
-                    queue.remove(&(job.sequence, id));
-                    if queue.is_empty() {
-                        self.queued.remove(owner);
-                    }
+    /// Whether no task is held twice, but for hedges, which are on two nodes.
+    #[cfg(test)]
+    pub(super) fn holders_agree(&self) -> bool {
+        let tasks = self.jobs.values().flat_map(|job| job.tasks.values());
+        tasks
+            .filter(|task| matches!(task.phase, Phase::Assigned { .. }))
+            .all(|task| match task.holders() {
+                [one] => one.token <= task.token,
+                [one, other] => {
+                    other.hedge
+                        && one.node != other.node
+                        && one.token < other.token
+                        && other.token == task.token
                 }
-            }
-            Phase::Assigned { node, .. } => {
-                if let Some(tasks) = self.assigned.get_mut(node) {
-                    tasks.remove(&id);
-                    if tasks.is_empty() {
-                        self.assigned.remove(node);
-                    }
-                }
-            }
-            Phase::Done { .. } | Phase::Failed { .. } => {}
-        }
+                _ => false,
+            })
     }
 }

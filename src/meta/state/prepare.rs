@@ -1,30 +1,28 @@
 //! Deciding: what a request means for the plan. Nothing here changes anything.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
-use super::{Lease, Now, Phase, State, Task};
+use super::{Now, Phase, Setting, State, Target};
 use crate::{
     compaction::remote::{
-        AttemptId, BODY_BYTES_MAX, JobSubmission, NodePoll, TaskEnd, TaskProgress, TaskReport,
+        AttemptId, BODY_BYTES_MAX, JobSubmission, NodePoll, TaskProgress, TaskReport,
+        TaskSubmission,
     },
     error::{Error, ErrorKind, Result},
-    meta::update::{Assigned, Completed, Failed, NewJob, PlanUpdate, Renewed, Requeued},
+    meta::update::{Assigned, Failed, NewJob, PlanUpdate},
     types::{JobId, NodeId, TaskId, Token},
 };
-
-/// How long a task waits after it found its store unavailable.
-const UNAVAILABLE_DELAY: Duration = Duration::from_secs(1);
 
 /// What may be asked of the plan.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// An engine hands in a job.
+    /// An engine hands in a job, or more tasks of one.
     Submit(Arc<JobSubmission>),
     /// An engine wants a job no more.
     Release(JobId),
     /// A node says what it holds.
     Report(Report),
-    /// A queued task goes to a node.
+    /// A task goes to a node.
     Assign {
         /// The task.
         task: TaskId,
@@ -32,9 +30,26 @@ pub enum Request {
         node: NodeId,
         /// The node's process.
         session: u64,
+        /// Whether it is a second attempt beside one that is slow; else the task is queued.
+        hedge: bool,
+    },
+    /// No node is large enough for a queued task.
+    Refuse {
+        /// The task.
+        task: TaskId,
+        /// What is too small.
+        message: String,
     },
     /// Time has passed: leases may have ended.
     Expire,
+    /// An operator does not want tasks to be run.
+    Cancel(Target),
+    /// An operator wants tasks that were given up or cancelled to be run after all.
+    Retry(Target),
+    /// An operator wants tasks to go before all others.
+    Raise(Target),
+    /// An operator sets something.
+    Set(Setting),
 }
 
 /// The part of a [`NodePoll`] that concerns the plan.
@@ -61,20 +76,13 @@ impl From<&NodePoll> for Report {
     }
 }
 
-/// An attempt that ended without a result, and whose it was.
-#[derive(Clone, Copy)]
-struct Ended<'a> {
-    attempt: AttemptId,
-    node: &'a NodeId,
-    task: &'a Task,
-}
-
 impl State {
     /// What `request` means. Changes nothing.
     ///
     /// # Errors
-    /// Of a submission: `TooLarge` when the queue is full, `Invalid` when it can never be accepted. Of an
-    /// assignment: `Conflict` when the task is not queued.
+    /// Of a submission: `TooLarge` when the queue is full or the owner has too many jobs, `Invalid` when it can
+    /// never be accepted. Of an assignment: `Conflict` when the task cannot be given out. Of an operator's
+    /// wish: `NotFound` when there is nothing that it concerns.
     pub fn prepare(&self, request: &Request, now: Now) -> Result<PlanUpdate> {
         match request {
             Request::Submit(job) => self.prepare_submit(job, now),
@@ -92,58 +100,132 @@ impl State {
                 task,
                 node,
                 session,
-            } => self.prepare_assign(*task, node, *session, now),
+                hedge,
+            } => self.prepare_assign(*task, (node, *session), *hedge, now),
+            Request::Refuse { task, message } => Ok(self.prepare_refuse(*task, message)),
             Request::Expire => Ok(self.prepare_expire(now)),
+            Request::Cancel(target) => self.prepare_cancel(target),
+            Request::Retry(target) => self.prepare_retry(target),
+            Request::Raise(target) => self.prepare_raise(target),
+            Request::Set(setting) => Ok(self.prepare_set(setting)),
         }
     }
 
     fn prepare_submit(&self, submission: &Arc<JobSubmission>, now: Now) -> Result<PlanUpdate> {
         let (id, owner) = (submission.job, &submission.owner);
-        if let Some(known) = self.job(id) {
+        let known = self.job(id);
+        if let Some(known) = known {
             let other = &known.submission.owner;
             if other != owner {
                 return Err(Error::invalid(format!(
                     "job {id} of {owner} is known as a job of {other}"
                 )));
             }
+        }
+        // Those that are not on their way, or at their end.
+        let is_new = |task: &&TaskSubmission| {
+            let task = known.and_then(|job| job.tasks.get(&task.index));
+            task.is_none_or(|task| matches!(task.phase, Phase::Displaced))
+        };
+        let new = submission.tasks.iter().filter(is_new).cloned();
+        let new: Vec<TaskSubmission> = new.collect();
+        let has_body = known.is_some_and(|job| !job.submission.body.is_empty());
+        if known.is_some() && new.is_empty() && has_body {
             return Ok(PlanUpdate::default());
         }
-        let (tasks, open) = (submission.tasks.len(), self.open_tasks());
-        let (bytes, tasks_max) = (submission.body.len(), self.limits.queue_tasks_max);
-        if bytes > BODY_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
-            )));
-        }
-        if tasks > tasks_max {
-            return Err(Error::invalid(format!(
-                "job {id} has {tasks} tasks; queue_tasks_max is {tasks_max}"
-            )));
-        }
-        if open + tasks > tasks_max {
-            return Err(Error::too_large(format!(
-                "queue is full: {open} tasks, {tasks} more of job {id}, queue_tasks_max {tasks_max}"
-            )));
+        self.check_size(submission)?;
+        if known.is_none() {
+            self.check_owner(submission)?;
         }
         Ok(PlanUpdate {
+            displaced: self.make_room(submission, new.len())?,
             new: vec![NewJob {
-                job: submission.clone(),
+                job: Arc::new(JobSubmission {
+                    tasks: new,
+                    ..submission.as_ref().clone()
+                }),
                 submitted_ms: now.unix_ms,
             }],
             ..PlanUpdate::default()
         })
     }
 
+    /// Whether `submission` can be accepted at all.
+    fn check_size(&self, submission: &JobSubmission) -> Result<()> {
+        let id = submission.job;
+        let (bytes, tasks) = (submission.body.len(), submission.tasks.len());
+        if bytes > BODY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
+            )));
+        }
+        for (name, max) in [
+            ("tasks_per_job_max", self.limits.tasks_per_job_max),
+            ("queue_tasks_max", self.limits.queue_tasks_max),
+        ] {
+            if tasks > max {
+                return Err(Error::invalid(format!(
+                    "job {id} has {tasks} tasks; {name} is {max}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_owner(&self, submission: &JobSubmission) -> Result<()> {
+        let owner = &submission.owner;
+        let jobs = self.index.jobs.get(owner).copied().unwrap_or_default();
+        let max = self.limits.jobs_per_owner_max;
+        if jobs >= max {
+            return Err(Error::too_large(format!(
+                "owner {owner} has {jobs} jobs; jobs_per_owner_max is {max}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The tasks that give way to `tasks` tasks of `submission`: those of the lowest pressure, if it is lower than
+    /// its own, and of these the newest.
+    fn make_room(&self, submission: &JobSubmission, tasks: usize) -> Result<Vec<TaskId>> {
+        let (id, open, max) = (
+            submission.job,
+            self.open_tasks(),
+            self.limits.queue_tasks_max,
+        );
+        let lacking = (open + tasks).saturating_sub(max);
+        let ranked = self.index.ranked.iter();
+        let lower = ranked.take_while(|(pressure, ..)| *pressure < submission.pressure);
+        let others = lower.filter(|(.., task)| task.0.job != id);
+        let displaced: Vec<TaskId> = others.map(|(.., task)| task.0).take(lacking).collect();
+        if displaced.len() < lacking {
+            return Err(Error::too_large(format!(
+                "queue is full: {open} tasks, {tasks} more of job {id}, queue_tasks_max {max}, and no more \
+                 than {} of lower pressure",
+                displaced.len()
+            )));
+        }
+        Ok(displaced)
+    }
+
     fn prepare_assign(
         &self,
         task: TaskId,
-        node: &NodeId,
-        session: u64,
+        (node, session): (&NodeId, u64),
+        hedge: bool,
         now: Now,
     ) -> Result<PlanUpdate> {
-        let phase = self.task(task).map(|task| &task.phase);
-        if !matches!(phase, Some(Phase::Queued { .. })) {
-            return Err(Error::conflict(format!("task {task} is not queued")));
+        let found = self.task(task);
+        let is_due = found.is_some_and(|task| match &task.phase {
+            Phase::Queued { .. } => !hedge,
+            Phase::Assigned { holders } => {
+                hedge && holders.len() == 1 && holders.iter().all(|held| held.node != *node)
+            }
+            _ => false,
+        });
+        if !is_due {
+            return Err(Error::conflict(format!(
+                "task {task} cannot be given to node {node}"
+            )));
         }
         let token = Token::next_remote(self.last_token, now.unix_ms);
         Ok(PlanUpdate {
@@ -151,183 +233,31 @@ impl State {
                 attempt: AttemptId { task, token },
                 node: node.clone(),
                 session,
+                hedge,
                 at: now.monotonic,
             }],
             ..PlanUpdate::default()
         })
     }
 
-    fn prepare_report(&self, report: &Report, now: Now) -> PlanUpdate {
-        let mut update = PlanUpdate::default();
-        for TaskReport { attempt, end } in &report.finished {
-            let task = self.task(attempt.task);
-            match (end, task) {
-                // A result object is final, whoever wrote it, and however the task stands.
-                (TaskEnd::Done, Some(task)) if !matches!(task.phase, Phase::Done { .. }) => {
-                    update.completed.push(Completed {
-                        task: attempt.task,
-                        node: report.node.clone(),
-                    });
-                }
-                (TaskEnd::Failed { kind, message }, Some(task))
-                    if self.holds(&report.node, report.session, *attempt) =>
-                {
-                    let ended = Ended {
-                        attempt: *attempt,
-                        node: &report.node,
-                        task,
-                    };
-                    self.end(ended, *kind, message, now, &mut update);
-                }
-                _ => {}
-            }
-        }
-        for running in &report.running {
-            self.prepare_running(report, *running, now, &mut update);
-        }
-        self.prepare_restarted(report, now, &mut update);
-        update
-    }
-
-    fn prepare_running(
-        &self,
-        report: &Report,
-        running: TaskProgress,
-        now: Now,
-        update: &mut PlanUpdate,
-    ) {
-        let TaskProgress { attempt, progress } = running;
-        if !self.holds(&report.node, report.session, attempt) {
-            return;
-        }
-        let Some(task) = self.task(attempt.task) else {
-            return;
-        };
-        let Phase::Assigned { lease, .. } = &task.phase else {
-            return;
-        };
-        let (moved, stall) = (lease.progress != progress, self.limits.stall_timeout);
-        if moved || now.monotonic.saturating_sub(lease.moved) <= stall {
-            update.renewed.push(Renewed {
-                attempt,
-                progress,
-                at: now.monotonic,
-            });
-            return;
-        }
-        let ended = Ended {
-            attempt,
-            node: &report.node,
+    fn prepare_refuse(&self, task: TaskId, message: &str) -> PlanUpdate {
+        let found = self.task(task);
+        let queued = found.filter(|task| matches!(task.phase, Phase::Queued { .. }));
+        let failed = queued.map(|found| Failed {
             task,
-        };
-        let reason = format!("no progress for {stall:?} on node {}", report.node);
-        self.count(ended, ErrorKind::Internal, reason, now, update);
-    }
-
-    /// A node whose process is a newer one has lost what the older one held.
-    fn prepare_restarted(&self, report: &Report, now: Now, update: &mut PlanUpdate) {
-        let done: BTreeSet<TaskId> = update.completed.iter().map(|entry| entry.task).collect();
-        for (attempt, task) in self.assigned_to(&report.node) {
-            let lost =
-                matches!(task.phase, Phase::Assigned { session, .. } if session < report.session);
-            if lost && !done.contains(&attempt.task) {
-                let node = &report.node;
-                let reason = format!("node {node} started anew");
-                let ended = Ended {
-                    attempt,
-                    node,
-                    task,
-                };
-                self.count(ended, ErrorKind::Internal, reason, now, update);
-            }
+            token: Token(0),
+            attempts: found.attempts,
+            kind: ErrorKind::TooLarge,
+            message: message.to_owned(),
+        });
+        PlanUpdate {
+            failed: failed.into_iter().collect(),
+            ..PlanUpdate::default()
         }
     }
 
-    fn prepare_expire(&self, now: Now) -> PlanUpdate {
-        let mut update = PlanUpdate::default();
-        for (attempt, node, task, Lease { ends, .. }) in self.assigned() {
-            if *ends <= now.monotonic {
-                let lease = self.limits.lease;
-                let reason = format!("node {node} said nothing of it for {lease:?}");
-                let ended = Ended {
-                    attempt,
-                    node,
-                    task,
-                };
-                self.count(ended, ErrorKind::Internal, reason, now, &mut update);
-            }
-        }
-        update
-    }
-
-    /// What becomes of a task whose attempt ended with an error of `kind`.
-    fn end(
-        &self,
-        ended: Ended<'_>,
-        kind: ErrorKind,
-        message: &str,
-        now: Now,
-        update: &mut PlanUpdate,
-    ) {
-        let node = ended.node;
-        let reason = format!("node {node}: {kind}: {message}");
-        let requeued = |ready_at| Requeued {
-            attempt: ended.attempt,
-            attempts: ended.task.attempts,
-            reason: reason.clone(),
-            ready_at,
-            avoid: Some((node.clone(), now.monotonic + self.limits.lease)),
-        };
-        match kind {
-            // The store is away, which is nobody's fault; or it is away for this node only, whose
-            // credentials or network are at fault: then another fares better.
-            ErrorKind::Unavailable => update
-                .requeued
-                .push(requeued(now.monotonic + UNAVAILABLE_DELAY)),
-            // Handed back.
-            ErrorKind::Closed => update.requeued.push(requeued(now.monotonic)),
-            // It is too large for every node: the engine decides.
-            ErrorKind::TooLarge => update.failed.push(Failed {
-                attempt: ended.attempt,
-                attempts: ended.task.attempts + 1,
-                kind,
-                message: message.to_owned(),
-            }),
-            // These may be the node's own: a root that it does not serve or has not mounted, a disk or a
-            // build of its own. Only when nodes agree is the task at fault.
-            ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::NotFound => {
-                self.count(ended, kind, reason, now, update);
-            }
-            _ => self.count(ended, ErrorKind::Internal, reason, now, update),
-        }
-    }
-
-    /// Counts a failed attempt: the task is tried again, preferably elsewhere, or given up with `kind`.
-    fn count(
-        &self,
-        ended: Ended<'_>,
-        kind: ErrorKind,
-        reason: String,
-        now: Now,
-        update: &mut PlanUpdate,
-    ) {
-        let (attempt, attempts) = (ended.attempt, ended.task.attempts + 1);
-        if attempts < self.limits.task_attempts_max {
-            update.requeued.push(Requeued {
-                attempt,
-                attempts,
-                reason,
-                ready_at: now.monotonic,
-                avoid: Some((ended.node.clone(), now.monotonic + self.limits.lease)),
-            });
-        } else {
-            let task = attempt.task;
-            update.failed.push(Failed {
-                attempt,
-                attempts,
-                kind,
-                message: format!("{attempts} attempts at task {task} failed; the last: {reason}"),
-            });
-        }
+    /// The tasks that `update` completes.
+    pub(super) fn completed_by(update: &PlanUpdate) -> BTreeSet<TaskId> {
+        update.completed.iter().map(|entry| entry.task).collect()
     }
 }

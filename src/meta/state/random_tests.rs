@@ -1,19 +1,33 @@
 //! Random polls, reports, losses and restarts: no task is lost, none has two holders, and when failures
 //! stop everything finishes.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use proptest::prelude::*;
 
 use super::{
-    Phase, Report, Request, State,
-    tests::{at, job, limits, submission},
+    Report, Request, Setting, State, Target,
+    tests::{at, job, limits},
 };
 use crate::{
-    compaction::remote::{AttemptId, TaskEnd, TaskProgress, TaskReport, TaskState},
+    compaction::remote::{
+        AttemptId, JobClass, JobSubmission, NodeFacts, Pressure, TaskEnd, TaskProgress, TaskReport,
+        TaskState,
+    },
     error::ErrorKind,
-    meta::{codec, dispatch::dispatch, fairness::Turn, placement::Candidate, update::PlanUpdate},
-    types::{NodeId, TaskId, Token},
+    meta::{
+        codec,
+        dispatch::dispatch,
+        fairness::Fairness,
+        hedging::{Speed, hedge},
+        placement::Candidate,
+        update::PlanUpdate,
+    },
+    types::{NodeId, OwnerId, TaskId, Token},
 };
 
 const NODES: usize = 3;
@@ -24,6 +38,7 @@ enum Step {
     Submit {
         number: u128,
         tasks: u32,
+        class: JobClass,
     },
     Release {
         number: u128,
@@ -41,6 +56,11 @@ enum Step {
     Crash {
         node: usize,
     },
+    /// An operator cancels, retries, raises, or pauses.
+    Steer {
+        number: u128,
+        what: u8,
+    },
     RestartMeta,
     Wait {
         seconds: u64,
@@ -49,16 +69,26 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let node = 0..NODES;
+    let class = prop_oneof![
+        Just(JobClass::Cleanup),
+        Just(JobClass::Upkeep),
+        Just(JobClass::Level0),
+    ];
     let step = prop_oneof![
-        2 => (0..6u128, 1..4u32).prop_map(|(number, tasks)| Step::Submit { number, tasks }),
+        3 => (0..8u128, 1..6u32, class).prop_map(|(number, tasks, class)| Step::Submit { number, tasks, class }),
         1 => (0..6u128).prop_map(|number| Step::Release { number }),
         8 => (node.clone(), any::<bool>()).prop_map(|(node, answered)| Step::Poll { node, answered }),
         5 => (node.clone(), 0..5u8).prop_map(|(node, end)| Step::Finish { node, end }),
         1 => node.prop_map(|node| Step::Crash { node }),
+        1 => (0..8u128, 0..6u8).prop_map(|(number, what)| Step::Steer { number, what }),
         1 => Just(Step::RestartMeta),
         2 => (1..15u64).prop_map(|seconds| Step::Wait { seconds }),
     ];
     prop::collection::vec(step, 0..120)
+}
+
+fn owner(number: u128) -> OwnerId {
+    ["a", "b"][(number % 2) as usize].into()
 }
 
 #[derive(Default)]
@@ -72,7 +102,9 @@ struct World {
     state: State,
     log: Vec<PlanUpdate>,
     nodes: Vec<Node>,
-    turn: Turn,
+    fairness: Fairness,
+    /// Whatever runs for longer than a while is slow.
+    speed: Speed,
     seconds: u64,
     /// Who was given each attempt, for good.
     given: BTreeMap<Token, (TaskId, usize)>,
@@ -80,11 +112,14 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        let mut speed = Speed::default();
+        (0..9).for_each(|_| speed.learn(100, Duration::from_secs(1)));
         Self {
             state: State::new(limits()),
             log: Vec::new(),
             nodes: (0..NODES).map(|_| Node::default()).collect(),
-            turn: Turn::default(),
+            fairness: Fairness::default(),
+            speed,
             seconds: 0,
             given: BTreeMap::new(),
         }
@@ -99,7 +134,11 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Submit { number, tasks } => self.ask(&submission("o", number, tasks)),
+            Step::Submit {
+                number,
+                tasks,
+                class,
+            } => self.submit(number, tasks, class),
             Step::Release { number } => self.ask(&Request::Release(job(number))),
             Step::Poll { node, answered } => self.poll(node, answered),
             Step::Finish { node, end } => self.finish(node, end),
@@ -110,10 +149,29 @@ impl World {
                     ..Node::default()
                 };
             }
+            Step::Steer { number, what } => {
+                let target = Target::Job(job(number));
+                self.ask(&match what {
+                    0 => Request::Cancel(target),
+                    1 => Request::Retry(target),
+                    2 => Request::Raise(target),
+                    3 => Request::Set(Setting::Weight(owner(number), 3)),
+                    pause => Request::Set(Setting::PauseOwner(owner(number), pause == 4)),
+                });
+            }
             Step::RestartMeta => self.restart(),
             Step::Wait { seconds } => self.seconds += seconds,
         }
         self.ask(&Request::Expire);
+    }
+
+    fn submit(&mut self, number: u128, tasks: u32, class: JobClass) {
+        let pressure = Pressure { class, score: 1 };
+        let sample = JobSubmission::sample(&owner(number).0, job(number), tasks, 100);
+        self.ask(&Request::Submit(Arc::new(JobSubmission {
+            pressure,
+            ..sample
+        })));
     }
 
     fn finish(&mut self, node: usize, end: u8) {
@@ -162,22 +220,41 @@ impl World {
         let unknown = self.state.assigned_to(id);
         let unknown = unknown.filter(|(attempt, _)| !node.running.contains_key(attempt));
         let used = node.running.len() + unknown.count();
+        let facts: Vec<NodeFacts> = (0..NODES)
+            .map(|node| NodeFacts {
+                session: self.nodes[node].session,
+                ..NodeFacts::sample(&format!("n{node}"), SLOTS)
+            })
+            .collect();
+        let tables = VecDeque::new();
         let mut candidates = [Candidate {
-            id: id.clone(),
-            session: node.session,
-            slots: SLOTS,
+            facts: &facts[at_node],
+            tables: &tables,
             slots_free: SLOTS.saturating_sub(used as u32),
+            memory_free: 1 << 30,
             bytes: 0,
             waits: true,
         }];
         let now = at(self.seconds);
-        let nodes = (0..NODES).map(|node| NodeId(format!("n{node}"))).collect();
-        let plan = dispatch(&self.state, &mut candidates, &nodes, &mut self.turn, now);
-        for (task, node, session) in plan.assignments {
+        self.state.wake(now);
+        let nodes = facts.iter().map(|facts| (facts.id.clone(), facts));
+        let nodes = nodes.collect();
+        let plan = dispatch(
+            &self.state,
+            &mut candidates,
+            &nodes,
+            &mut self.fairness,
+            now,
+        );
+        let (hedges, _) = hedge(&self.state, &mut candidates, &self.speed, now);
+        let first = plan.assignments.into_iter().map(|given| (given, false));
+        let second = hedges.into_iter().map(|given| (given, true));
+        for ((task, node, session), hedge) in first.chain(second).collect::<Vec<_>>() {
             self.ask(&Request::Assign {
                 task,
                 node,
                 session,
+                hedge,
             });
             let token = self.state.task(task).expect("just assigned").token;
             let earlier = self.given.insert(token, (task, at_node));
@@ -216,22 +293,37 @@ impl World {
         assert_eq!(state.snapshot(), before, "replay across a snapshot");
         state.restart(at(self.seconds));
         self.state = state;
+        // Their engines submit again what has come back without its body.
+        let jobs = self.state.jobs().map(|(_, job)| JobSubmission {
+            body: vec![1].into(),
+            tasks: vec![],
+            ..job.submission.as_ref().clone()
+        });
+        for job in jobs.collect::<Vec<_>>() {
+            self.ask(&Request::Submit(Arc::new(job)));
+        }
+        assert!(self.state.jobs().all(|(_, job)| !job.lacks_body()));
     }
 
     fn check(&self) {
         assert!(self.state.index_agrees());
+        assert!(self.state.holders_agree());
+        assert!(self.state.open_tasks() <= limits().queue_tasks_max);
         for (id, job) in self.state.jobs() {
             for (&index, task) in &job.tasks {
                 let id = TaskId { job: id, index };
-                if let Phase::Assigned { node, .. } = &task.phase {
-                    let (given, to) = self.given[&task.token];
-                    assert_eq!((given, format!("n{to}")), (id, node.0.clone()));
+                for holder in task.holders() {
+                    let (given, to) = self.given[&holder.token];
+                    assert_eq!((given, format!("n{to}")), (id, holder.node.0.clone()));
                 }
             }
         }
     }
 
     fn settle(&mut self) {
+        for owner in ["a", "b"] {
+            self.ask(&Request::Set(Setting::PauseOwner(owner.into(), false)));
+        }
         for _ in 0..400 {
             self.seconds += 3;
             self.ask(&Request::Expire);
@@ -267,8 +359,9 @@ proptest! {
         }
         world.settle();
         for (_, job) in world.state.jobs() {
-            for (index, state) in job.status().tasks {
-                let ended = matches!(state, TaskState::Done { .. } | TaskState::Failed { .. });
+            for (index, state) in job.states_since(0) {
+                // Displaced ones are their engines' to submit again.
+                let ended = !matches!(state, TaskState::Queued | TaskState::Running { .. });
                 prop_assert!(ended, "task {} is {:?}", index, state);
             }
         }

@@ -1,12 +1,12 @@
 //! The plan's rules as stories, each update applied twice and replayed from its encoding.
 
+mod steering;
+
 use std::{sync::Arc, time::Duration};
 
 use super::{Limits, Now, Phase, Report, Request, State};
 use crate::{
-    compaction::remote::{
-        AttemptId, JobSubmission, TaskEnd, TaskProgress, TaskReport, TaskState, TaskSubmission,
-    },
+    compaction::remote::{AttemptId, JobSubmission, TaskEnd, TaskProgress, TaskReport, TaskState},
     error::{Error, ErrorKind},
     meta::{codec, update::PlanUpdate},
     types::{JobId, TaskId},
@@ -20,6 +20,8 @@ pub(super) fn limits() -> Limits {
         stall_timeout: Duration::from_secs(60),
         task_attempts_max: 3,
         queue_tasks_max: 10,
+        jobs_per_owner_max: 6,
+        tasks_per_job_max: 20,
     }
 }
 
@@ -31,14 +33,12 @@ pub(super) fn at(seconds: u64) -> Now {
 }
 
 pub(super) fn submission(owner: &str, number: u128, tasks: u32) -> Request {
-    let tasks = (0..tasks).map(|index| TaskSubmission { index, bytes: 100 });
-    Request::Submit(Arc::new(JobSubmission {
-        owner: owner.into(),
-        job: job(number),
-        label: format!("job {number}"),
-        body: vec![number as u8; 9].into(),
-        tasks: tasks.collect(),
-    }))
+    Request::Submit(Arc::new(JobSubmission::sample(
+        owner,
+        job(number),
+        tasks,
+        100,
+    )))
 }
 
 pub(super) fn job(number: u128) -> JobId {
@@ -91,6 +91,7 @@ impl Story {
             task,
             node: node.into(),
             session: 1,
+            hedge: false,
         };
         let update = self.ask(&request, at(seconds)).unwrap();
         update.assigned[0].attempt
@@ -204,7 +205,8 @@ fn each_kind_of_failure_has_its_consequence() {
         assert_eq!(story.state_of(first()), wanted, "{kind}");
         let waits = matches!(story.state.task(first()).unwrap().phase,
             Phase::Queued { ready_at } if ready_at > at(1).monotonic);
-        assert_eq!(waits, kind == ErrorKind::Unavailable, "{kind}");
+        let is_handed_back = kind == ErrorKind::Closed;
+        assert_eq!(waits, requeued && !is_handed_back, "{kind}");
         let avoids = !story.state.task(first()).unwrap().avoid.is_empty();
         assert_eq!(avoids, requeued, "{kind}");
     }

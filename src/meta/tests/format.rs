@@ -1,13 +1,15 @@
 //! The bodies of the plan log's records, byte by byte; and the log on the object store over time.
 
+use bytes::Bytes;
+
 use crate::{
     meta::{
         codec,
-        state::{Job, Limits, State},
-        update::{Assigned, Completed, Failed, NewJob, PlanUpdate, Requeued},
+        state::{Job, Limits, Settings, State},
+        update::{Assigned, Cancelled, Completed, Failed, NewJob, PlanUpdate, Requeued},
     },
     store::log::GRACE,
-    types::{TaskId, Token},
+    types::{TableId, TaskId, Token},
 };
 
 use super::*;
@@ -22,13 +24,18 @@ fn attempt(index: u32) -> AttemptId {
 fn update() -> PlanUpdate {
     PlanUpdate {
         new: vec![NewJob {
-            job: Arc::new(submission("owner", 1, 2)),
+            // The body is not kept.
+            job: Arc::new(JobSubmission {
+                body: Bytes::new(),
+                ..submission("owner", 1, 2)
+            }),
             submitted_ms: 99,
         }],
         assigned: vec![Assigned {
             attempt: attempt(0),
             node: "a".into(),
             session: 3,
+            hedge: true,
             at: Duration::ZERO,
         }],
         completed: vec![Completed {
@@ -36,16 +43,30 @@ fn update() -> PlanUpdate {
             node: "a".into(),
         }],
         failed: vec![Failed {
-            attempt: attempt(1),
+            task: attempt(1).task,
+            token: attempt(1).token,
             attempts: 4,
             kind: ErrorKind::Corrupt,
             message: "sst is damaged".into(),
         }],
+        displaced: vec![attempt(2).task],
+        cancelled: vec![Cancelled {
+            task: attempt(3).task,
+            reason: "an operator cancelled it".into(),
+        }],
+        retried: vec![attempt(4).task],
+        raised: vec![job(6)],
+        settings: Some(Settings {
+            weights: [("owner".into(), 3)].into(),
+            paused_owners: ["idle".into()].into(),
+            paused_tables: [TableId::from_parts(1, 1)].into(),
+        }),
         requeued: vec![Requeued {
             attempt: attempt(1),
             attempts: 2,
             reason: "node is lost".into(),
             ready_at: Duration::ZERO,
+            outages: 0,
             avoid: None,
         }],
         released: vec![job(5)],
@@ -56,18 +77,19 @@ fn update() -> PlanUpdate {
 #[test]
 fn stored_bodies_stay_readable() {
     let updates = [update()];
-    let golden = crate::golden::check("plan-updates-v1.bin", &codec::encode_updates(&updates));
+    let golden = crate::golden::check("plan-updates-v2.bin", &codec::encode_updates(&updates));
     assert_eq!(codec::decode_updates(golden).unwrap(), updates);
     let mut state = State::new(Limits::from(&MetaConfig::default()));
     state.apply(&PlanUpdate {
         new: update().new,
         assigned: update().assigned,
+        settings: update().settings,
         ..PlanUpdate::default()
     });
     let snapshot = state.snapshot();
     let jobs: Vec<&Job> = snapshot.jobs.iter().map(|(_, job)| job).collect();
     assert_eq!(jobs.len(), 1);
-    let golden = crate::golden::check("plan-snapshot-v1.bin", &codec::encode_snapshot(&snapshot));
+    let golden = crate::golden::check("plan-snapshot-v2.bin", &codec::encode_snapshot(&snapshot));
     assert_eq!(codec::decode_snapshot(golden).unwrap(), snapshot);
 }
 

@@ -26,7 +26,7 @@ async fn job_that_nobody_watches_is_dropped_after_an_hour() {
         service.submit(submission("o", number, 1)).await.unwrap();
     }
     let reply = service.poll(node("a", 1), WAIT).await.unwrap();
-    let poll = finished(node("a", 1), &reply.assignments);
+    let poll = finished(node("a", 1), &reply.attempts());
     service.poll(poll, WAIT).await.unwrap();
     let minutes = |minutes: u64| tokio::time::sleep(Duration::from_secs(60 * minutes));
     for _ in 0..5 {

@@ -85,7 +85,7 @@ async fn nothing_is_told_before_the_log_has_it() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         tokio::time::sleep(Duration::from_secs(2)).await;
         service.submit(submission("o", 1, 1)).await.unwrap();
-        let given = service.poll(node("a", 1), WAIT).await.unwrap().assignments;
+        let given = service.poll(node("a", 1), WAIT).await.unwrap().attempts();
         assert_eq!(given.len(), 1);
         let jobs = service.jobs().await.unwrap();
         service.close().await.unwrap();
@@ -124,7 +124,7 @@ async fn slow_append_ends_no_lease() {
     let (store, faults) = Store::open("memory:///").unwrap().with_faults();
     let service = open(ObjectPlanLog::new(store, Env::default())).await;
     service.submit(submission("o", 1, 1)).await.unwrap();
-    let given = service.poll(node("a", 1), WAIT).await.unwrap().assignments;
+    let given = service.poll(node("a", 1), WAIT).await.unwrap().attempts();
     let held = waiting(&service, holding(node("a", 1), &given));
     tokio::time::sleep(Duration::from_millis(50)).await;
     let slow = Effect::Delay(Duration::from_secs(25));

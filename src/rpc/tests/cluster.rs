@@ -10,7 +10,7 @@ use crate::{
     clock::Env,
     compaction::{
         CompactionJob,
-        remote::{JobService, JobSubmission, TaskState, TaskSubmission},
+        remote::{JobService, JobSubmission, TaskState},
     },
     error::ErrorKind,
     meta::{MemoryPlanLog, MetaService, NodeState, ObjectPlanLog},
@@ -19,13 +19,9 @@ use crate::{
 };
 
 fn submission(job: &CompactionJob) -> JobSubmission {
-    let tasks = (0..job.tasks.len() as u32).map(|index| TaskSubmission { index, bytes: 1 });
     JobSubmission {
-        owner: "o".into(),
-        job: job.id,
-        label: "test".into(),
         body: job.encode(),
-        tasks: tasks.collect(),
+        ..JobSubmission::sample("o", job.id, job.tasks.len() as u32, 1)
     }
 }
 
