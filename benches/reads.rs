@@ -310,6 +310,9 @@ fn main() {
                 & column("carrier").eq("UA"),
         )
     };
+    // What follows opens the roots anew.
+    runtime.block_on(engine.close()).expect("a close");
+    runtime.block_on(runs_engine.close()).expect("a close");
     println!("\nwhat they take from the store, cold");
     show(&runtime, &merged, "everything", ScanRequest::all());
     show(
@@ -346,6 +349,4 @@ fn main() {
         &merged,
         &take_record_batch(&keys, &some).expect("some keys"),
     );
-    runtime.block_on(engine.close()).expect("a close");
-    runtime.block_on(runs_engine.close()).expect("a close");
 }
