@@ -9,9 +9,13 @@ mod admin;
 mod checkpoints;
 mod demo;
 mod explain;
+mod export;
 mod flights;
 mod gc;
+mod import;
 mod inspect;
+mod parquet_files;
+mod progress;
 mod stats;
 mod steer;
 mod taken_over;
@@ -69,6 +73,11 @@ enum Command {
     Inspect(inspect::Options),
     /// Lists the objects that nobody needs, with the reason; deletes them where no engine runs.
     Gc(gc::Options),
+    /// Loads Parquet files into a table, all of them at once or none. Takes the root over while it works: an
+    /// engine that has it open stops.
+    Import(import::Options),
+    /// Writes the flushed rows of a table to one Parquet file. An engine may be at work meanwhile.
+    Export(export::Options),
     /// Runs a meta service, as `compaction-meta` does.
     #[command(hide = true)]
     Meta(meta::Options),
@@ -106,6 +115,8 @@ async fn run(command: Command) -> Result<()> {
         Command::Verify(options) => verify::run(options).await,
         Command::Inspect(options) => inspect::run(options).await,
         Command::Gc(options) => gc::run(options).await,
+        Command::Import(options) => import::run(options).await,
+        Command::Export(options) => export::run(options).await,
         Command::Meta(options) => meta::run(options).await,
         Command::Node(options) => node::run(options).await,
     }

@@ -1,14 +1,15 @@
 //! Roots that a command takes over for a while, as an engine of its own: an engine that has the root open is fenced,
 //! and stops. Rows that are in a write-ahead log only are safe: a root is not opened with another one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use siltstone::{
     cli,
     config::{CompactionMode, EngineConfig},
     engine::Engine,
-    error::Result,
+    error::{Error, Result},
 };
+use url::Url;
 
 use crate::inspect::open_root;
 
@@ -26,6 +27,26 @@ pub fn config(root: &str, file: Option<&Path>) -> Result<EngineConfig> {
     config.root = root;
     config.validate()?;
     Ok(config)
+}
+
+/// As [`open`]; but where there is no root, there is one afterwards.
+///
+/// # Errors
+/// As for [`open`].
+pub async fn open_or_create(root: &str, file: Option<&Path>) -> Result<Engine> {
+    let path = match Url::parse(root) {
+        Ok(url) if root.contains("://") => (url.scheme() == "file")
+            .then(|| url.to_file_path().ok())
+            .flatten(),
+        _ => Some(PathBuf::from(root)),
+    };
+    if let Some(path) = path {
+        std::fs::create_dir_all(&path).map_err(|error| {
+            let path = path.display();
+            Error::invalid(format!("folder {path} cannot be created")).with_source(error)
+        })?;
+    }
+    open(root, file).await
 }
 
 /// Opens the root at `root`, without compaction.

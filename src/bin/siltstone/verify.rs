@@ -10,7 +10,7 @@ use siltstone::{
     verify::{self, Fault, Progress, Report, Rows},
 };
 
-use crate::{demo::progress::Phase, inspect::open_root};
+use crate::{inspect::open_root, progress::Phase};
 
 /// Which root, and how much of it.
 #[derive(Args, Clone, Debug)]

@@ -6,7 +6,6 @@
 //! behind for other tools to read.
 
 mod cluster;
-pub(crate) mod progress;
 mod replay;
 mod report;
 

@@ -12,8 +12,10 @@ use siltstone::{
     error::{Error, Result},
 };
 
-use super::progress::Phase;
-use crate::flights::{Answers, Flights, STATES};
+use crate::{
+    flights::{Answers, Flights, STATES},
+    progress::Phase,
+};
 
 /// Rows of a batch: about a third of a day's events.
 const BATCH_ROWS: usize = 1_000;

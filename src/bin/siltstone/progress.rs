@@ -1,4 +1,4 @@
-//! Progress while the demo works: a bar on a terminal, a line now and then elsewhere.
+//! Progress of commands that take long: a bar on a terminal, a line now and then elsewhere.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -45,7 +45,8 @@ impl Phase {
             self.spoke_at = self.env.monotonic();
             let of = match self.total {
                 0 => String::new(),
-                total => format!(" {}%", self.done * 100 / total),
+                // What is expected can be less than what comes.
+                total => format!(" {}%", (self.done * 100 / total).min(100)),
             };
             eprintln!("{}{of} {}", self.name, note());
         }
