@@ -12,5 +12,6 @@ mod engine_process;
 mod import_export;
 mod inspect;
 mod leftovers;
+mod reader_process;
 mod remote;
 mod steering;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::TcpListener};
 
 use siltstone::{
-    config::{Bytes, CompactionMode},
-    engine::{CompactionStats, Engine, ScanRequest},
+    config::{Bytes, CompactionMode, Fallback},
+    engine::{CompactionStats, Engine, ScanRequest, Table},
     types::NodeId,
 };
 use tempfile::tempdir;
@@ -15,7 +15,7 @@ use crate::{
     support::{
         WEATHER_KEY, assert_same, flights,
         flights::{Answers, sorted_by},
-        scan, weather, weather_schema,
+        scan, sst_files, weather, weather_schema,
     },
 };
 
@@ -167,6 +167,62 @@ async fn an_engine_can_serve_its_own_meta() {
         &scan(&table, ScanRequest::all()).await,
     );
     assert_remote(&engine.stats().compaction, 1);
+    engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_compacts_a_clone_whose_ssts_are_in_the_folder_of_its_source() {
+    let cluster = Cluster::start(1).await;
+    let mut config = cluster.engine_config();
+    config.compaction.remote.fallback = Fallback::Wait;
+    // Nothing is compacted but what is asked for.
+    config.compaction.l0_runs_trigger = 100;
+    config.compaction.l0_runs_slowdown = 150;
+    config.compaction.l0_runs_stop = 200;
+    let engine = Engine::open(config).await.unwrap();
+    let flights = flights(5_000);
+    let schema = flights.table_schema().unwrap();
+    let source = engine.create_table("flights", schema).await.unwrap();
+    for batch in flights.replay(5_000).unwrap() {
+        source.write(batch.unwrap()).await.unwrap();
+        source.flush().await.unwrap();
+    }
+    let landed = flights.landed().unwrap();
+    let clone = engine.clone_table("flights", "clone").await.unwrap();
+    let shared = clone.stats();
+    assert!(shared.ssts > 2, "{shared:?}");
+    assert_eq!(shared.sst_bytes_shared, shared.sst_bytes);
+    // It goes its own way.
+    let changed = landed.slice(0, 100);
+    let keys = changed.project(clone.schema().key()).unwrap();
+    clone.delete(keys).await.unwrap();
+    let files = |table: &Table| {
+        let files = sst_files(&cluster.root(), table).into_iter();
+        files
+            .map(|file| (std::fs::read(&file).unwrap(), file))
+            .collect::<Vec<_>>()
+    };
+    let (before, of_source) = (source.stats(), files(&source));
+    assert!(files(&clone).is_empty());
+
+    clone.compact().await.unwrap();
+    let compaction = engine.stats().compaction;
+    assert_remote(&compaction, 1);
+    let did = compaction.nodes[&NodeId("node-1".into())];
+    assert!(did.rows_read >= shared.sst_rows, "{did:?} of {shared:?}");
+    let rest = landed.slice(100, landed.num_rows() - 100);
+    assert_same(&rest, &scan(&clone, ScanRequest::all()).await);
+    let stats = clone.stats();
+    assert_eq!(
+        (stats.sst_bytes_shared, stats.sst_rows),
+        (0, rest.num_rows() as u64)
+    );
+    assert!(!files(&clone).is_empty());
+    // The source is as it was, and its files are the same.
+    let after = source.stats();
+    assert_eq!((after.ssts, &after.shape), (before.ssts, &before.shape));
+    assert!(files(&source) == of_source);
+    assert_same(&landed, &scan(&source, ScanRequest::all()).await);
     engine.close().await.unwrap();
 }
 
