@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::Arc,
 };
 
@@ -27,7 +28,7 @@ use tempfile::{TempDir, tempdir};
 use crate::{
     inspect::{contents, json, siltstone, text},
     support::{
-        Reading, assert_same, flights,
+        Reading, assert_same, eventually, flights,
         flights::{Answers, KEY, read_parquet},
         quiet_config, reading_rows, readings, scan, small_engine, url_of,
     },
@@ -44,7 +45,7 @@ fn flights_file() -> PathBuf {
 }
 
 /// The rows of a Parquet file.
-fn rows_in(file: &Path) -> RecordBatch {
+pub fn rows_in(file: &Path) -> RecordBatch {
     read_parquet(text(file), fs::read(file).unwrap().into()).unwrap()
 }
 
@@ -71,7 +72,7 @@ fn write_columns(file: &Path, columns: Vec<(&str, ArrayRef)>) {
 
 /// Runs a command that must fail with this code, and name all of this.
 #[track_caller]
-fn refused(arguments: &[&str], code: i32, words: &[&str]) {
+pub fn refused(arguments: &[&str], code: i32, words: &[&str]) {
     let output = siltstone(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
@@ -83,17 +84,32 @@ fn refused(arguments: &[&str], code: i32, words: &[&str]) {
     }
 }
 
+/// The SSTs under a root, of which some may be going.
+pub fn ssts_in(folder: &Path) -> Vec<PathBuf> {
+    let mut ssts = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            ssts.extend(ssts_in(&path));
+        } else if path.extension().is_some_and(|end| end == "parquet") {
+            ssts.push(path);
+        }
+    }
+    ssts.sort();
+    ssts
+}
+
 /// Opens a root that a command has left.
 async fn open(root: &Path) -> Engine {
     Engine::open(quiet_config(&url_of(root))).await.unwrap()
 }
 
-async fn rows(table: &Table) -> Vec<Reading> {
+pub async fn rows(table: &Table) -> Vec<Reading> {
     reading_rows(&scan(table, ScanRequest::all()).await)
 }
 
 /// A root with a small table of three flushed rows, and a folder for files.
-async fn small_root() -> (TempDir, TempDir, Engine, Table) {
+pub async fn small_root() -> (TempDir, TempDir, Engine, Table) {
     let (root, files) = (tempdir().unwrap(), tempdir().unwrap());
     let (engine, table) = small_engine(quiet_config(&url_of(root.path()))).await;
     let three = [
@@ -349,12 +365,7 @@ async fn an_import_that_fails_half_way_leaves_nothing() {
     let micros = TimestampMicrosecondArray::from_iter_values((0..40_000).map(micros));
     write_columns(&late, vec![("at", Arc::new(micros))]);
 
-    let ssts = || {
-        let files = contents(root.path()).into_keys();
-        let is_sst = |file: &PathBuf| file.extension().is_some_and(|end| end == "parquet");
-        files.filter(is_sst).collect::<Vec<_>>()
-    };
-    let ssts_before = ssts();
+    let ssts_before = ssts_in(root.path());
     let root_text = text(root.path());
     let small = ["--memory", "64KiB"];
     for (second, code, words) in [
@@ -388,85 +399,52 @@ async fn an_import_that_fails_half_way_leaves_nothing() {
     assert_eq!(engine.tables(), ["readings"]);
     assert_eq!(rows(&engine.table("readings").unwrap()).await, before);
     engine.close().await.unwrap();
-    assert_eq!(ssts(), ssts_before);
+    assert_eq!(ssts_in(root.path()), ssts_before);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_flushed_is_exported_beside_an_engine_at_work() {
-    let (root, files, engine, table) = small_root().await;
-    let out = files.path().join("out.parquet");
-    table
-        .write(readings(&[(5, Some(5), Some(5))]))
-        .await
+async fn an_interrupted_import_leaves_nothing() {
+    let (root, _files, engine, table) = small_root().await;
+    let before = rows(&table).await;
+    engine.close().await.unwrap();
+    let ssts_before = ssts_in(root.path());
+    let import = Command::new(env!("CARGO_BIN_EXE_siltstone"))
+        .args([
+            "import",
+            text(root.path()),
+            "flights",
+            text(&flights_file()),
+        ])
+        .args([
+            "--create",
+            "--key",
+            &KEY.join(","),
+            "--time",
+            KEY[0],
+            "--memory",
+            "1MiB",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    let export = ["export", text(root.path()), "readings", text(&out)];
-    assert!(json(&export).1);
-    let exported = rows_in(&out);
-    assert_eq!(reading_rows(&exported).len(), 3);
-    assert_eq!(
-        exported.schema().fields(),
-        table.schema().columns().fields()
-    );
-    table.flush().await.unwrap();
+    eventually("parts are written to be sorted", || async {
+        ssts_in(root.path()).len() > 5
+    })
+    .await;
+    let kill = Command::new("kill")
+        .args(["-INT", &import.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = import.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
 
-    let first = fs::read(&out).unwrap();
-    refused(&export, 2, &["out.parquet", "exists", "--force"]);
-    assert_eq!(fs::read(&out).unwrap(), first);
-    assert!(json(&[&export[..], &["--force"]].concat()).1);
-    assert_eq!(reading_rows(&rows_in(&out)), rows(&table).await);
-    // The reader held what it read, and let go of it.
-    let checkpoints = json(&["checkpoints", text(root.path()), "--table", "readings"]);
-    assert_eq!(checkpoints.0.as_array().map(Vec::len), Some(0));
+    assert_eq!(ssts_in(root.path()), ssts_before);
+    let engine = open(root.path()).await;
+    assert_eq!(engine.tables(), ["readings"]);
+    assert_eq!(rows(&engine.table("readings").unwrap()).await, before);
     engine.close().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failed_export_leaves_no_file() {
-    let (root, files, engine, _table) = small_root().await;
-    engine.close().await.unwrap();
-    let out = files.path().join("out.parquet");
-    let root_text = text(root.path());
-    let export = |table: &str, more: &[&str], code: i32, words: &[&str]| {
-        refused(
-            &[&["export", root_text, table, text(&out)], more].concat(),
-            code,
-            words,
-        );
-    };
-    export("writings", &[], 1, &["\"writings\"", "\"readings\""]);
-    export("readings", &["--columns", "at,x"], 2, &["\"x\""]);
-    export(
-        "readings",
-        &["--start", "soon"],
-        2,
-        &["\"soon\"", "2013-07-01"],
-    );
-    let nowhere = files.path().join("no/out.parquet");
-    refused(
-        &["export", root_text, "readings", text(&nowhere)],
-        2,
-        &["out.parquet"],
-    );
-    refused(
-        &[
-            "export",
-            root_text,
-            "readings",
-            text(files.path()),
-            "--force",
-        ],
-        2,
-        &["a file"],
-    );
-    // The last SST of the scan is damaged.
-    let ssts = contents(root.path()).into_keys();
-    let ssts = ssts.filter(|file| file.extension().is_some_and(|end| end == "parquet"));
-    for sst in ssts.filter(|file| rows_in(file).num_rows() == 1) {
-        let mut bytes = fs::read(&sst).unwrap();
-        let end = bytes.len() / 4;
-        bytes[4..end].fill(0xff);
-        fs::write(&sst, bytes).unwrap();
-    }
-    export("readings", &[], 1, &["corrupt"]);
-    assert_eq!(contents(files.path()).len(), 0);
 }

@@ -9,6 +9,7 @@ mod cluster;
 mod command_line;
 mod crashes;
 mod engine_process;
+mod export;
 mod import_export;
 mod inspect;
 mod leftovers;

@@ -3,7 +3,7 @@
 //! The root is opened for reading only, so that an engine may be at work meanwhile, and the rows come from one scan: a
 //! consistent picture of the table. A thread of its own encodes them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, pin::pin};
 
 use arrow::{
     array::{RecordBatch, timezone::Tz},
@@ -27,7 +27,7 @@ use crate::{
     import::no_table,
     inspect::open_root,
     parquet_files::{ParquetWriter, WrittenFile},
-    progress::Phase,
+    progress::{Phase, interrupted},
     taken_over,
 };
 
@@ -68,7 +68,8 @@ pub struct Options {
 ///
 /// # Errors
 /// `NotFound` when there is no such root or table; `Invalid` for a file that is there, a column or a time that is not;
-/// `Corrupt`, naming the object; `Unavailable`, also when the file cannot be written. Nothing is left of it then.
+/// `Corrupt`, naming the object; `Unavailable`, also when the file cannot be written; `Closed` when it
+/// is interrupted. Nothing is left of the file then.
 pub async fn run(options: Options) -> Result<()> {
     let env = Env::default();
     let started = env.monotonic();
@@ -149,7 +150,15 @@ async fn feed(
     env: &Env,
 ) -> Result<()> {
     let mut phase = Phase::new("export".into(), expected, env);
-    while let Some(batch) = scan.next().await {
+    let mut interrupted = pin!(interrupted());
+    loop {
+        let batch = tokio::select! {
+            batch = scan.next() => batch,
+            interrupted = &mut interrupted => return Err(interrupted),
+        };
+        let Some(batch) = batch else {
+            break;
+        };
         let batch = batch?;
         let rows = batch.num_rows() as u64;
         if sender.send(Part::Rows(batch)).await.is_err() {

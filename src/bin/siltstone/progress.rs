@@ -6,7 +6,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::clock::Env;
+use siltstone::{clock::Env, error::Error};
 
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -50,6 +50,14 @@ impl Phase {
             };
             eprintln!("{}{of} {}", self.name, note());
         }
+    }
+}
+
+/// Waits for an interrupt, and answers the error that a command ends with then.
+pub async fn interrupted() -> Error {
+    match tokio::signal::ctrl_c().await {
+        Ok(()) => Error::closed("interrupted"),
+        Err(error) => Error::internal("interrupts cannot be heard").with_source(error),
     }
 }
 

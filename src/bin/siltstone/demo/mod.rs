@@ -20,7 +20,10 @@ use siltstone::{
 };
 
 use self::{cluster::Cluster, replay::Run};
-use crate::flights::{Answers, Flights};
+use crate::{
+    flights::{Answers, Flights},
+    progress::interrupted,
+};
 
 /// The source, so that the binary needs no files of its own.
 const FLIGHTS: &[u8] = include_bytes!("../../../../examples/data/flights.parquet");
@@ -66,10 +69,7 @@ impl Mode {
 pub async fn run(options: Options) -> Result<()> {
     tokio::select! {
         done = replay_and_check(options) => done,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted.map_err(|error| Error::internal("interrupts cannot be heard").with_source(error))?;
-            Err(Error::new(siltstone::error::ErrorKind::Closed, "interrupted"))
-        }
+        interrupted = interrupted() => Err(interrupted),
     }
 }
 

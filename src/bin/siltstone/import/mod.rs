@@ -31,7 +31,12 @@ use siltstone::{
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use self::columns::ColumnFit;
-use crate::{inspect::open_root, parquet_files::ParquetFile, progress::Phase, taken_over};
+use crate::{
+    inspect::open_root,
+    parquet_files::ParquetFile,
+    progress::{Phase, interrupted},
+    taken_over,
+};
 
 /// Batches that were read and wait to be imported.
 const BATCHES_AHEAD: usize = 2;
@@ -99,8 +104,8 @@ fn windowing(text: &str) -> std::result::Result<Windowing, String> {
 ///
 /// # Errors
 /// `Invalid`, naming file and column, for files that do not fit the table; naming the row, for rows that are not
-/// sorted although they should be; `Corrupt`, naming the file, for damaged ones; `NotFound`; as for opening an engine,
-/// and for [`Table::import`].
+/// sorted although they should be; `Corrupt`, naming the file, for damaged ones; `NotFound`; `Closed` when it is
+/// interrupted; as for opening an engine, and for [`Table::import`].
 pub async fn run(options: Options) -> Result<()> {
     // What the Parquet decoder asserts about damaged bytes is caught, and reported.
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "caught")));
@@ -243,9 +248,13 @@ async fn import(table: &Table, files: &[ParquetFile], options: &Options) -> Resu
     };
     let mut importing = pin!(table.import(batches(files), settings));
     let mut shown = Shown::new(rows, progress);
+    let mut interrupted = pin!(interrupted());
     loop {
         tokio::select! {
             imported = &mut importing => return imported,
+            interrupted = &mut interrupted => {
+                return Err(interrupted.context("unless all rows had been written, none is imported"));
+            }
             () = tokio::time::sleep(SHOWN_EVERY) => shown.show(),
         }
     }
