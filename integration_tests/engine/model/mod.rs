@@ -4,6 +4,7 @@
 //! `PROPTEST_CASES` sets the number of cases, for long runs.
 
 mod condition;
+mod kept;
 mod oracle;
 mod steps;
 
@@ -24,13 +25,14 @@ use siltstone::{
     engine::{Engine, ImportOptions, ScanRequest, Snapshot, Table, WriteOptions},
     error::{ErrorKind, Result},
     store::{Store, faulty::Faults},
-    types::{Alteration, Key, KeyRange, Seq, TimeRange},
+    types::{Alteration, Key, KeyRange, Seq, TableSchema, TimeRange},
     verify::verify,
 };
 use tempfile::{TempDir, tempdir};
 use tokio::runtime::Runtime;
 
 use self::{
+    kept::Kept,
     oracle::{Id, Oracle, Row},
     steps::{Change, NOW_MS, Read, Setup, Step, setup, step},
 };
@@ -73,7 +75,8 @@ proptest! {
     }
 }
 
-/// An engine, what it should hold, and the snapshots that were taken, each with what it should show.
+/// An engine, what it should hold, and the snapshots, checkpoints and clones that were taken, each with what it should
+/// show.
 struct Case {
     config: EngineConfig,
     store: Store,
@@ -84,9 +87,15 @@ struct Case {
     table: Table,
     oracle: Oracle,
     snapshots: Vec<(Snapshot, Oracle, i64)>,
+    kept: Vec<Kept>,
+    /// How many there have been.
+    kept_ever: usize,
     last_seq: Seq,
     _wal: TempDir,
 }
+
+/// Keys, and all columns as text.
+type Rows = Vec<(Id, Row)>;
 
 /// What differs, in words.
 type Check = std::result::Result<(), String>;
@@ -117,6 +126,8 @@ impl Case {
             table,
             oracle: Oracle::new(&schema),
             snapshots: Vec::new(),
+            kept: Vec::new(),
+            kept_ever: 0,
             last_seq: Seq(0),
             _wal: wal,
         }
@@ -176,7 +187,11 @@ impl Case {
             Step::DropSnapshot => {
                 self.snapshots.pop();
             }
+            Step::Keep(what) => self.keep(*what).await,
+            Step::Release(at) => self.release(*at).await,
+            Step::CompactClones => self.compact_clones().await,
             Step::Read(read) => return self.check(read).await,
+            Step::ReadBeside(read) => return self.check_reader(read).await,
         }
         Ok(())
     }
@@ -289,10 +304,10 @@ impl Case {
         Ok(())
     }
 
-    /// Reads what is there now, and at every snapshot.
+    /// Reads what is there now, at every snapshot, and all that is kept.
     async fn check(&self, read: &Read) -> Check {
         let schema = self.table.schema();
-        let request = read.request(&self.table);
+        let request = read.request(&schema);
         let expiry = self.oracle.expiry(self.now_ms);
         let wanted = self.oracle.rows(&schema, expiry, read);
         let found = persist(|| self.scan(None, &request)).await.unwrap();
@@ -312,14 +327,10 @@ impl Case {
                 .unwrap();
             compare("snapshot", read, wanted, found)?;
         }
-        Ok(())
+        self.check_kept(read).await
     }
 
-    async fn scan(
-        &self,
-        snapshot: Option<&Snapshot>,
-        request: &ScanRequest,
-    ) -> Result<Vec<(Id, Row)>> {
+    async fn scan(&self, snapshot: Option<&Snapshot>, request: &ScanRequest) -> Result<Rows> {
         let stream = match snapshot {
             None => self.table.scan(request.clone()).await?,
             Some(snapshot) => snapshot.scan(request.clone()).await?,
@@ -348,7 +359,7 @@ async fn persist<T, F: Future<Output = Result<T>>>(mut operation: impl FnMut() -
 }
 
 /// All columns as text, the key's first two as an id.
-fn rows_of(batches: &[RecordBatch]) -> Vec<(Id, Row)> {
+fn rows_of(batches: &[RecordBatch]) -> Rows {
     let rows = batches.iter().flat_map(|batch| {
         (0..batch.num_rows()).map(|row| {
             let cells = batch.columns().iter().map(|column| {
@@ -362,12 +373,7 @@ fn rows_of(batches: &[RecordBatch]) -> Vec<(Id, Row)> {
 }
 
 /// Rows must come in key order; those of one key, in an append table, in any.
-fn compare(
-    what: &str,
-    read: &Read,
-    mut wanted: Vec<(Id, Row)>,
-    mut found: Vec<(Id, Row)>,
-) -> Check {
+fn compare(what: &str, read: &Read, mut wanted: Rows, mut found: Rows) -> Check {
     let is_sorted = match read.descending {
         true => found.iter().rev().is_sorted_by_key(|(id, _)| *id),
         false => found.is_sorted_by_key(|(id, _)| *id),
@@ -383,17 +389,17 @@ fn compare(
 }
 
 impl Read {
-    fn request(&self, table: &Table) -> ScanRequest {
-        let schema = table.schema();
+    /// As a scan of a table of `schema`.
+    fn request(&self, schema: &TableSchema) -> ScanRequest {
         let bound = |id: Option<Id>| -> Option<Key> {
-            id.map(|id| schema.key_of(&oracle::keys(&schema, &[id])).unwrap())
+            id.map(|id| schema.key_of(&oracle::keys(schema, &[id])).unwrap())
         };
         let mut request = ScanRequest::all().keys(KeyRange {
             start: bound(self.start),
             end: bound(self.end),
         });
         if let Some(condition) = &self.condition {
-            request = request.filter(condition.predicate(&schema));
+            request = request.filter(condition.predicate(schema));
         }
         if self.descending {
             request = request.descending();
@@ -401,11 +407,11 @@ impl Read {
         if let Some((start, end)) = self.times {
             request = request.times(TimeRange { start, end });
         }
-        if let Some(limit) = self.limit.filter(|_| oracle::has_unique_keys(&schema)) {
+        if let Some(limit) = self.limit.filter(|_| oracle::has_unique_keys(schema)) {
             request = request.limit(limit);
         }
         if self.narrow {
-            request = request.columns(oracle::narrow(&schema).iter().map(String::as_str));
+            request = request.columns(oracle::narrow(schema).iter().map(String::as_str));
         }
         request
     }

@@ -49,7 +49,20 @@ pub enum Step {
     TakeOver,
     Snapshot,
     DropSnapshot,
+    Keep(Keep),
+    /// One of those that are kept.
+    Release(usize),
+    CompactClones,
     Read(Read),
+    /// By a reader.
+    ReadBeside(Read),
+}
+
+/// What keeps the table as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    Checkpoint,
+    Clone,
 }
 
 /// An alteration, before it is known which columns there are.
@@ -230,6 +243,9 @@ fn fault() -> impl Strategy<Value = Fault> {
         Just((Operation::Get, "wal/")),
         Just((Operation::Get, "/manifest/")),
         Just((Operation::Delete, "/sst/")),
+        Just((Operation::Create, "/checkpoints/")),
+        Just((Operation::Get, "/checkpoints/")),
+        Just((Operation::Delete, "/checkpoints/")),
     ];
     let effect = prop_oneof![
         3 => Just(Effect::Fail),
@@ -267,6 +283,11 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::TakeOver),
         2 => Just(Step::Snapshot),
         1 => Just(Step::DropSnapshot),
+        1 => Just(Step::Keep(Keep::Checkpoint)),
+        1 => Just(Step::Keep(Keep::Clone)),
+        1 => any::<usize>().prop_map(Step::Release),
+        1 => Just(Step::CompactClones),
+        1 => read().prop_map(Step::ReadBeside),
         5 => read().prop_map(Step::Read),
     ]
 }
