@@ -3,7 +3,8 @@
 //! figures.
 //!
 //! `cargo bench --bench control_plane -- [nodes] [tasks] [owners] [waiting tasks]`; by default 1,000 nodes,
-//! 50,000 tasks, 1,000 owners, 100,000 waiting tasks of ten SSTs each. Linux only.
+//! 50,000 tasks, 1,000 owners, 100,000 waiting tasks of ten SSTs each. A connection takes two files: allow enough
+//! by `ulimit -n`. Linux only.
 
 use std::{
     collections::BTreeMap,
@@ -80,8 +81,13 @@ async fn node(number: usize, link: Arc<dyn MetaLink>, given: mpsc::UnboundedSend
         finished: vec![],
     };
     loop {
-        let Ok(reply) = link.poll(poll.clone(), WAIT).await else {
-            return;
+        let reply = match link.poll(poll.clone(), WAIT).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                eprintln!("node {number}: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
         };
         poll.finished.clear();
         for assignment in reply.assignments {
@@ -237,6 +243,17 @@ fn resident() -> u64 {
         * 1024
 }
 
+/// How many files this process may have open.
+fn files_max() -> usize {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let word = line.and_then(|line| line.split_whitespace().nth(3));
+    word.and_then(|word| word.parse().ok())
+        .unwrap_or(usize::MAX)
+}
+
 fn plan_log(dir: &tempfile::TempDir) -> Box<dyn PlanLog> {
     let url = format!("file://{}", dir.path().display());
     open_plan_log(&url, Env::default()).expect("a plan log")
@@ -314,6 +331,11 @@ fn main() {
     let number = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
     let (nodes, tasks) = (number(0, 1_000), number(1, 50_000));
     let (owners, waiting) = (number(2, 1_000), number(3, 100_000));
+    let (files, needed) = (files_max(), nodes * 2 + 100);
+    if files < needed {
+        eprintln!("{nodes} nodes take {needed} open files; the limit is {files}: see ulimit -n");
+        std::process::exit(1);
+    }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let tasks = u32::try_from(tasks).expect("a number of tasks");

@@ -2,9 +2,10 @@
 //! [`metrics`](::metrics) facade.
 //!
 //! Everything is counted by plain atomics at the place where it happens, and read from there into
-//! [`EngineStats`](crate::engine::EngineStats). [`Engine::publish_metrics`](crate::Engine::publish_metrics)
-//! tells the recorder that is installed what has changed since it was called last: nothing that writes or
-//! reads rows ever meets a recorder.
+//! [`EngineStats`](crate::engine::EngineStats), [`MetaStats`](crate::meta::MetaStats) and
+//! [`NodeStats`](crate::node::NodeStats). [`Engine::publish_metrics`](crate::Engine::publish_metrics) and its like
+//! tell the recorder that is installed what has changed since they were called last: nothing that writes,
+//! reads or merges rows ever meets a recorder.
 
 use std::collections::BTreeMap;
 
@@ -29,18 +30,21 @@ pub(crate) struct Metric {
 }
 
 macro_rules! metrics {
-    ($($id:ident, $kind:ident, $unit:ident, $name:literal, $help:literal;)*) => {
-        $(pub(crate) const $id: &Metric = &Metric {
+    ($($(#[$doc:meta])* $group:ident { $($id:ident, $kind:ident, $unit:ident, $name:literal, $help:literal;)* })*) => {
+        $($(pub(crate) const $id: &Metric = &Metric {
             name: $name,
             kind: Kind::$kind,
             unit: Unit::$unit,
             help: $help,
         };)*
-        const ALL: &[&Metric] = &[$($id),*];
+        $(#[$doc])*
+        pub(crate) const $group: &[&Metric] = &[$($id),*];)*
     };
 }
 
 metrics! {
+    /// Of an engine.
+    ENGINE {
     ROWS_WRITTEN, Counter, Count, "siltstone_rows_written_total", "Rows of batches that were written, and keys that were deleted";
     BYTES_WRITTEN, Counter, Bytes, "siltstone_bytes_written_total", "Bytes of these batches in memory";
     BATCHES_WRITTEN, Counter, Count, "siltstone_batches_written_total", "Batches that were written";
@@ -93,43 +97,113 @@ metrics! {
     STORE_WRITTEN, Counter, Bytes, "siltstone_store_written_bytes_total", "Bytes of objects sent to the store";
     STORE_WAITS, Counter, Count, "siltstone_store_limit_waits_total", "Requests that waited for the limits of requests or bandwidth";
     STORE_WAIT_MS, Counter, Milliseconds, "siltstone_store_limit_wait_milliseconds_total", "How long they waited";
+    }
+
+    /// Of a meta service.
+    META {
+    META_NODES, Gauge, Count, "siltstone_meta_nodes", "Compaction nodes, by state";
+    META_OWNERS, Gauge, Count, "siltstone_meta_owners", "Databases with jobs";
+    META_JOBS, Gauge, Count, "siltstone_meta_jobs", "Jobs that engines have submitted and not released";
+    META_TASKS, Gauge, Count, "siltstone_meta_tasks", "Tasks of these, by state";
+    META_QUEUED_BYTES, Gauge, Bytes, "siltstone_meta_queued_bytes", "About what queued tasks read";
+    META_OLDEST_WAIT, Gauge, Milliseconds, "siltstone_meta_oldest_wait_milliseconds", "Since the submission of the oldest job with a queued task";
+    META_CLEAR_ESTIMATE, Gauge, Milliseconds, "siltstone_meta_clear_estimate_milliseconds", "How long the nodes there are need for what is queued, by how long tasks have taken";
+    META_SLOTS, Gauge, Count, "siltstone_meta_slots", "Slots of nodes that take tasks, by use";
+    META_MEMORY, Gauge, Bytes, "siltstone_meta_memory_bytes", "Memory of nodes that take tasks, by use";
+    META_LOG_AWAY, Gauge, Count, "siltstone_meta_log_away", "1 while the plan log does not answer, and nothing is given out";
+    META_JOBS_SUBMITTED, Counter, Count, "siltstone_meta_jobs_submitted_total", "Jobs submitted; one that was known does not count again";
+    META_JOBS_RELEASED, Counter, Count, "siltstone_meta_jobs_released_total", "Jobs that their engines have released";
+    META_SUBMISSIONS_REFUSED, Counter, Count, "siltstone_meta_submissions_refused_total", "Submissions that were not accepted, by reason";
+    META_ATTEMPTS, Counter, Count, "siltstone_meta_attempts_total", "Attempts given to nodes";
+    META_ATTEMPTS_ENDED, Counter, Count, "siltstone_meta_attempts_without_result_total", "Attempts that ended without a result, by reason";
+    META_HEDGES, Counter, Count, "siltstone_meta_hedges_total", "Second attempts beside slow ones: started, won, wasted";
+    META_TASKS_COMPLETED, Counter, Count, "siltstone_meta_tasks_completed_total", "Tasks completed";
+    META_BYTES_COMPLETED, Counter, Bytes, "siltstone_meta_completed_bytes_total", "About what completed tasks read";
+    META_TASKS_FAILED, Counter, Count, "siltstone_meta_tasks_failed_total", "Tasks given up, by what went wrong last";
+    META_TASKS_DISPLACED, Counter, Count, "siltstone_meta_tasks_displaced_total", "Queued tasks that gave way to others";
+    META_TASKS_CANCELLED, Counter, Count, "siltstone_meta_tasks_cancelled_total", "Tasks that operators have cancelled";
+    }
+
+    /// Of a compaction node.
+    NODE {
+    NODE_SLOTS, Gauge, Count, "siltstone_node_slots", "Slots, by use";
+    NODE_MEMORY, Gauge, Bytes, "siltstone_node_memory_bytes", "Memory for tasks, by use, as estimated";
+    NODE_DRAINING, Gauge, Count, "siltstone_node_draining", "1 while the node takes no more tasks, and ends";
+    NODE_META_SILENT, Gauge, Milliseconds, "siltstone_node_meta_silent_milliseconds", "Since a meta service has answered";
+    NODE_TASKS_STARTED, Counter, Count, "siltstone_node_tasks_started_total", "Tasks started";
+    NODE_TASKS_ENDED, Counter, Count, "siltstone_node_tasks_ended_total", "Tasks ended, by outcome";
+    NODE_ROWS_MERGED, Counter, Count, "siltstone_node_rows_merged_total", "Rows merged by tasks that have ended";
+    NODE_POLLS_FAILED, Counter, Count, "siltstone_node_polls_failed_total", "Polls that no meta service answered";
+    NODE_LEASES_LAPSED, Counter, Count, "siltstone_node_leases_lapsed_total", "Times that all tasks were stopped because no meta service had answered for a lease";
+    }
 }
 
 /// Names and values.
 type Labels = Vec<(&'static str, String)>;
 
-/// The value of one metric, of an engine called `engine` in the labels.
+/// The value of one metric.
 #[derive(Debug)]
 pub(crate) struct Sample {
-    pub(crate) metric: &'static Metric,
-    /// Besides `engine`.
-    pub(crate) labels: Labels,
-    pub(crate) value: u64,
+    metric: &'static Metric,
+    /// Besides the publisher's own.
+    labels: Labels,
+    value: u64,
+}
+
+/// Values of metrics, to be published together.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(Vec<Sample>);
+
+impl Samples {
+    pub(crate) fn put(&mut self, metric: &'static Metric, value: u64) {
+        self.put_by(metric, [], value);
+    }
+
+    pub(crate) fn put_by<const N: usize>(
+        &mut self,
+        metric: &'static Metric,
+        labels: [(&'static str, &str); N],
+        value: u64,
+    ) {
+        let labels = labels.map(|(key, value)| (key, value.to_owned())).into();
+        self.0.push(Sample {
+            metric,
+            labels,
+            value,
+        });
+    }
 }
 
 /// Tells a recorder what has changed.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    engine: String,
+    /// All that it may tell of.
+    metrics: &'static [&'static Metric],
+    /// Goes with every metric.
+    label: Label,
     /// Counters as they were told last, by name and labels.
     told: BTreeMap<(&'static str, Labels), u64>,
 }
 
 impl Publisher {
-    /// For an engine of this name.
-    pub(crate) fn new(engine: &str) -> Self {
+    /// For one whose metrics are these, and who is called `name` in the label `key`.
+    pub(crate) fn new(
+        metrics: &'static [&'static Metric],
+        (key, name): (&'static str, &str),
+    ) -> Self {
         Self {
-            engine: engine.to_owned(),
+            metrics,
+            label: Label::new(key, name.to_owned()),
             told: BTreeMap::new(),
         }
     }
 
     /// Describes all metrics, and tells the recorder of this thread, or else that of the process, their values.
-    pub(crate) fn publish(&mut self, samples: Vec<Sample>) {
-        describe();
-        for sample in samples {
+    pub(crate) fn publish(&mut self, samples: Samples) {
+        self.metrics.iter().for_each(|metric| describe(metric));
+        for sample in samples.0 {
             let Metric { name, kind, .. } = sample.metric;
-            let mut labels = vec![Label::new("engine", self.engine.clone())];
+            let mut labels = vec![self.label.clone()];
             labels.extend(
                 sample
                     .labels
@@ -149,15 +223,13 @@ impl Publisher {
     }
 }
 
-fn describe() {
-    for metric in ALL {
-        let Metric {
-            name, unit, help, ..
-        } = metric;
-        match metric.kind {
-            Kind::Counter => ::metrics::describe_counter!(*name, *unit, *help),
-            Kind::Gauge => ::metrics::describe_gauge!(*name, *unit, *help),
-        }
+fn describe(metric: &Metric) {
+    let Metric {
+        name, unit, help, ..
+    } = metric;
+    match metric.kind {
+        Kind::Counter => ::metrics::describe_counter!(*name, *unit, *help),
+        Kind::Gauge => ::metrics::describe_gauge!(*name, *unit, *help),
     }
 }
 
@@ -169,9 +241,10 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_tell_their_kind() {
-        let names: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
-        assert_eq!(names.len(), ALL.len());
-        for metric in ALL {
+        let all = [ENGINE, META, NODE].concat();
+        let names: BTreeSet<&str> = all.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), all.len());
+        for metric in all {
             let counts = metric.name.ends_with("_total");
             assert_eq!(counts, metric.kind == Kind::Counter, "{metric:?}");
             let has_bytes = metric.name.contains("bytes");

@@ -13,6 +13,7 @@ mod export;
 mod import_export;
 mod inspect;
 mod leftovers;
+mod looks;
 mod reader_process;
 mod remote;
 mod steering;

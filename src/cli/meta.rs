@@ -1,11 +1,17 @@
 //! `compaction-meta`, which is also `siltstone meta`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
 
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::{asked_to_end, read_config};
+use super::{
+    asked_to_end,
+    http::{self, Looked},
+    read_config,
+};
 use crate::{
     clock::Env,
     config::{MetaConfig, Millis},
@@ -23,6 +29,9 @@ pub struct Options {
     /// Where to listen: HOST:PORT. Port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Where to serve /metrics, /healthz and /readyz: HOST:PORT. Without it, nowhere.
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
     /// Root that keeps the plan log, or memory:/// to keep it in memory.
     #[arg(long, value_name = "URL")]
     plan_log: Option<String>,
@@ -37,6 +46,9 @@ impl Options {
         let mut config = MetaConfig::from_toml(&origin, &text)?;
         if let Some(listen) = self.listen {
             config.listen = listen;
+        }
+        if let Some(http) = self.http {
+            config.http = http;
         }
         if let Some(plan_log) = self.plan_log {
             config.plan_log = plan_log;
@@ -63,7 +75,26 @@ pub async fn run(options: Options) -> Result<()> {
     let address = listener.local_addr().map_err(cannot)?;
     let env = Env::default();
     let log = open_plan_log(&config.plan_log, env.clone())?;
+    let http = config.http.clone();
     let service = MetaService::open(config, log, env).await?;
     println!("listening on http://{address}");
-    rpc::serve(listener, service, end).await
+    let looked = Arc::new(Meta(service.clone()));
+    http::serve(&http, looked, end.clone().cancelled_owned()).await?;
+    rpc::serve(listener, service, end.cancelled_owned()).await
+}
+
+struct Meta(Arc<MetaService>);
+
+#[async_trait]
+impl Looked for Meta {
+    async fn publish(&self) -> Result<()> {
+        self.0.publish_metrics().await
+    }
+
+    async fn check_ready(&self) -> Result<()> {
+        match self.0.stats().await?.log_away {
+            true => Err(Error::unavailable("the plan log does not answer")),
+            false => Ok(()),
+        }
+    }
 }

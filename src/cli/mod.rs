@@ -1,12 +1,14 @@
 //! What the binaries share: the services as commands, configuration files, signals, exit codes. Not part
 //! of the library's interface.
 
+pub mod http;
 pub mod meta;
 pub mod node;
 
 use std::{fs, future::Future, io, path::Path, process::ExitCode};
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -53,16 +55,20 @@ pub fn read_config(file: Option<&Path>) -> Result<(String, String)> {
     Ok((origin, text))
 }
 
-/// Done when the process is asked to end, by SIGTERM or SIGINT. Call it before anything is started, so
+/// Cancelled when the process is asked to end, by SIGTERM or SIGINT. Call it before anything is started, so
 /// that no signal is missed.
-fn asked_to_end() -> Result<impl Future<Output = ()>> {
+fn asked_to_end() -> Result<CancellationToken> {
     let failed = |error| Error::internal("signal handler").with_source(error);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    Ok(async move {
+    let end = CancellationToken::new();
+    let asked = end.clone();
+    tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    })
+        asked.cancel();
+    });
+    Ok(end)
 }

@@ -2,14 +2,21 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use async_trait::async_trait;
 use clap::Args;
 
-use super::{asked_to_end, read_config};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    asked_to_end,
+    http::{self, Looked},
+    read_config,
+};
 use crate::{
     clock::Env,
     config::NodeConfig,
     error::Result,
-    node::{MetaLink, Node},
+    node::{MetaLink, Node, NodeView},
     rpc::NodesClient,
 };
 
@@ -28,6 +35,9 @@ pub struct Options {
     /// Tasks to run at once. By default the number of cores.
     #[arg(long, value_name = "NUMBER")]
     slots: Option<usize>,
+    /// Where to serve /metrics, /healthz and /readyz: HOST:PORT. Without it, nowhere.
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
     /// Store URL under which to work. Repeat it for more; without any the node works anywhere.
     #[arg(long, value_name = "URL")]
     root: Vec<String>,
@@ -42,6 +52,9 @@ impl Options {
         }
         if self.id.is_some() {
             config.id = self.id;
+        }
+        if let Some(http) = self.http {
+            config.http = http;
         }
         if let Some(slots) = self.slots {
             config.slots = slots;
@@ -62,13 +75,33 @@ pub async fn run(options: Options) -> Result<()> {
     let config = options.config()?;
     let end = asked_to_end()?;
     let link = Arc::new(NodesClient::new(&config.meta)?);
+    let http = config.http.clone();
     let node = Node::new(config, link.clone(), Env::default())?;
+    let looked = Arc::new(Looker(node.view()));
+    // It is of interest until the node has drained.
+    let drained = CancellationToken::new();
+    http::serve(&http, looked, drained.clone().cancelled_owned()).await?;
     let (id, mut ready) = (node.id().clone(), node.ready());
     let announce = async {
         if ready.wait_for(|ready| *ready).await.is_ok() {
             println!("node {id} ready, meta {}", link.address());
         }
     };
-    let (ended, ()) = tokio::join!(node.run(end), announce);
+    let (ended, ()) = tokio::join!(node.run(end.cancelled_owned()), announce);
+    drained.cancel();
     ended
+}
+
+struct Looker(NodeView);
+
+#[async_trait]
+impl Looked for Looker {
+    async fn publish(&self) -> Result<()> {
+        self.0.publish_metrics();
+        Ok(())
+    }
+
+    async fn check_ready(&self) -> Result<()> {
+        self.0.check_ready()
+    }
 }

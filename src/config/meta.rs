@@ -12,6 +12,9 @@ pub struct MetaConfig {
     /// Where to listen for engines, nodes and the operator. Port 0 picks a free one.
     /// Default: `"127.0.0.1:7400"`.
     pub listen: String,
+    /// Where `compaction-meta` serves `/metrics`, `/healthz` and `/readyz` over HTTP. Port 0 picks a free one.
+    /// Default: nowhere.
+    pub http: String,
     /// Root whose `meta/` folder keeps the plan log, as a store URL. `memory:///` keeps it in memory: a
     /// restart then forgets queued tasks until their engines submit them again. Default: `memory:///`.
     pub plan_log: String,
@@ -37,6 +40,7 @@ impl Default for MetaConfig {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:7400".into(),
+            http: String::new(),
             plan_log: "memory:///".into(),
             lease: Millis::secs(10),
             stall_timeout: Millis::secs(120),

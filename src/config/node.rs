@@ -26,6 +26,9 @@ pub struct NodeConfig {
     /// Store URLs under which the node works; a task elsewhere is refused. A local directory must be
     /// there: a node creates no roots. Default: empty, for anywhere.
     pub roots: Vec<String>,
+    /// Where `compaction-node` serves `/metrics`, `/healthz` and `/readyz` over HTTP. Port 0 picks a free one.
+    /// Default: nowhere.
+    pub http: String,
     /// On SIGTERM, how long running tasks may take to finish. Default: `"30s"`.
     pub drain_timeout: Millis,
     /// Requests to each object store.
@@ -42,6 +45,7 @@ impl Default for NodeConfig {
             pool: String::new(),
             zone: String::new(),
             roots: Vec::new(),
+            http: String::new(),
             drain_timeout: Millis::secs(30),
             store: StoreConfig::default(),
         }

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     gc::Sweeper,
     manifest::{Catalog, Manifest},
-    metrics::Publisher,
+    metrics::{self, Publisher},
     sst::SstCache,
     store::{
         Store, layout,
@@ -147,7 +147,7 @@ impl EngineBuilder {
             cancel.child_token(),
         );
         let cache = SstCache::open(&self.config.cache).await?;
-        let publisher = Publisher::new(&self.config.name);
+        let publisher = Publisher::new(metrics::ENGINE, ("engine", &self.config.name));
         let budget = Budget::new(self.config.memory.write_bytes_max.0);
         let catalog = Arc::new(tokio::sync::Mutex::new(catalog));
         let (env, grace_ms) = (self.env.clone(), self.config.gc.grace.0);

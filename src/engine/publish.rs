@@ -5,40 +5,18 @@ use std::collections::BTreeMap;
 use super::{EngineStats, TableStats};
 use crate::{
     manifest::LevelShape,
-    metrics::{self, Metric, Sample},
+    metrics::{self, Samples},
 };
 
 /// The value of every metric.
-pub(super) fn samples(stats: &EngineStats) -> Vec<Sample> {
-    let mut samples = Samples(Vec::new());
+pub(super) fn samples(stats: &EngineStats) -> Samples {
+    let mut samples = Samples::default();
     of_tables(stats, &mut samples);
     of_compaction(stats, &mut samples);
     of_cache(stats, &mut samples);
     of_gc(stats, &mut samples);
     of_store(stats, &mut samples);
-    samples.0
-}
-
-struct Samples(Vec<Sample>);
-
-impl Samples {
-    fn put(&mut self, metric: &'static Metric, value: u64) {
-        self.put_by(metric, [], value);
-    }
-
-    fn put_by<const N: usize>(
-        &mut self,
-        metric: &'static Metric,
-        labels: [(&'static str, &str); N],
-        value: u64,
-    ) {
-        let labels = labels.map(|(key, value)| (key, value.to_owned())).into();
-        self.0.push(Sample {
-            metric,
-            labels,
-            value,
-        });
-    }
+    samples
 }
 
 fn of_tables(stats: &EngineStats, samples: &mut Samples) {

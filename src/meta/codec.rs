@@ -10,7 +10,9 @@ use bytes::Bytes;
 
 use super::{
     state::{Holder, Job, Lease, Phase, Settings, Task},
-    update::{Assigned, Cancelled, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Requeued},
+    update::{
+        Assigned, Cancelled, Cause, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Requeued,
+    },
 };
 use crate::{
     compaction::remote::{AttemptId, JobSubmission, TaskState, TaskSubmission},
@@ -155,6 +157,7 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
             attempts: entry.attempts,
             kind,
             message,
+            cause: Cause::default(),
         })
     });
     let requeued = update.requeued.into_iter().map(|entry| {
@@ -162,6 +165,7 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
             attempt: attempt_from_proto(entry.attempt)?,
             attempts: entry.attempts,
             reason: entry.reason,
+            cause: Cause::default(),
             ready_at: Duration::ZERO,
             outages: 0,
             avoid: None,

@@ -32,7 +32,7 @@ use super::{
     plan_log::{PlanLog, Replay},
     registry::Registry,
     state::{Limits, Now, Report, Request, State, Task},
-    stats::MetaStats,
+    stats::{MetaEvents, MetaStats},
     update::PlanUpdate,
 };
 use crate::{
@@ -61,6 +61,8 @@ pub(super) enum Command {
     Poll(NodePoll, Duration, Answer<PollReply>),
     Watch(Watcher),
     Drain(NodeId, Answer<()>),
+    /// Answered at once, whether the log has it or not.
+    Stats(Answer<MetaStats>),
     Read(Read),
 }
 
@@ -87,7 +89,7 @@ pub(super) struct Core {
     registry: Registry,
     fairness: Fairness,
     speed: Speed,
-    pub(super) stats: MetaStats,
+    events: MetaEvents,
     /// When this process took the plan over.
     started: Duration,
     /// Changes in `state` that the log may not hold yet.
@@ -114,7 +116,7 @@ impl Core {
             registry: Registry::default(),
             fairness: Fairness::default(),
             speed: Speed::default(),
-            stats: MetaStats::default(),
+            events: MetaEvents::default(),
             started: env.monotonic(),
             pending: Vec::new(),
             log_away: false,
@@ -197,6 +199,7 @@ impl Core {
                 }
                 drop(answer.send(drained));
             }
+            Command::Stats(answer) => drop(answer.send(Ok(self.stats()))),
             Command::Read(read) => self.reads.push(read),
         }
     }
@@ -230,7 +233,12 @@ impl Core {
     }
 
     fn change(&mut self, request: &Request) -> Result<()> {
-        let update = self.state.prepare(request, self.now())?;
+        let prepared = self.state.prepare(request, self.now());
+        if let (Request::Submit(_), Err(error)) = (request, &prepared) {
+            let refused = &mut self.events.submissions_refused;
+            *refused.entry(error.kind().as_str()).or_default() += 1;
+        }
+        let update = prepared?;
         self.note(&update);
         self.state.apply(&update);
         if update.is_durable() {

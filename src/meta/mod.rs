@@ -20,6 +20,7 @@ mod fairness;
 mod hedging;
 mod placement;
 mod plan_log;
+mod publish;
 mod registry;
 mod service;
 pub mod state;
@@ -31,7 +32,8 @@ mod update;
 pub use admin::{Explanation, JobInfo, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};
 pub use plan_log::{MemoryPlanLog, ObjectPlanLog, PlanLog, Replay, open_plan_log};
 pub use service::MetaService;
-pub use stats::MetaStats;
+pub use stats::{MetaEvents, MetaStats};
 pub use update::{
-    Assigned, Cancelled, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Renewed, Requeued,
+    Assigned, Cancelled, Cause, Completed, Failed, NewJob, PlanSnapshot, PlanUpdate, Renewed,
+    Requeued,
 };

@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use super::{
     admin::{Explanation, JobInfo, NodeInfo, OwnerInfo, Wish},
     core::{Answer, Command, Core, Watcher},
     plan_log::PlanLog,
+    publish,
     state::{Limits, Request},
     stats::MetaStats,
 };
@@ -26,6 +27,7 @@ use crate::{
     compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
     config::MetaConfig,
     error::{Error, ErrorKind, Result},
+    metrics::{self, Publisher},
     types::{JobId, NodeId, TaskId},
 };
 
@@ -44,6 +46,7 @@ pub struct MetaService {
     ended: CancellationToken,
     end: Arc<OnceLock<Result<()>>>,
     core: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    publisher: Mutex<Publisher>,
 }
 
 impl MetaService {
@@ -77,6 +80,7 @@ impl MetaService {
             ended,
             end,
             core: tokio::sync::Mutex::new(Some(tokio::spawn(task))),
+            publisher: Mutex::new(Publisher::new(metrics::META, ("service", "meta"))),
         }))
     }
 
@@ -141,12 +145,25 @@ impl MetaService {
         self.read(Core::owners).await
     }
 
-    /// What has happened since the service was opened, in numbers.
+    /// What it has now, and what has happened since it was opened, in numbers.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` once it has ended.
     pub async fn stats(&self) -> Result<MetaStats> {
-        self.read(|core| core.stats.clone()).await
+        self.call(Command::Stats).await
+    }
+
+    /// Tells the recorder of the `metrics` facade that is installed what has changed since the last call.
+    ///
+    /// # Errors
+    /// As for [`Self::stats`]; then it is told nothing.
+    pub async fn publish_metrics(&self) -> Result<()> {
+        let samples = publish::samples(&self.stats().await?);
+        let publisher = self.publisher.lock();
+        publisher
+            .expect("no panic under this lock")
+            .publish(samples);
+        Ok(())
     }
 
     /// Why a task is where it is.

@@ -1,23 +1,60 @@
-//! What the plan has gone through since this process took it over, in numbers. What is now is read from the
-//! plan itself.
+//! A meta service in numbers: what it has now, and what has happened since this process took the plan over.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
 
 use super::{
     state::{Phase, State},
-    update::PlanUpdate,
+    update::{Cause, PlanUpdate},
 };
 
-/// Counts of what has happened since the service was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A meta service in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MetaStats {
+    /// Nodes, by state.
+    pub nodes: BTreeMap<&'static str, u64>,
+    /// Slots of the nodes that take tasks.
+    pub slots: u64,
+    /// Of these, those with a task.
+    pub slots_used: u64,
+    /// Bytes of memory for tasks on the nodes that take some.
+    pub memory_bytes: u64,
+    /// Of these, those that their tasks may take.
+    pub memory_used: u64,
+    /// Owners with jobs.
+    pub owners: u64,
+    /// Jobs.
+    pub jobs: u64,
+    /// Their tasks, by state.
+    pub tasks: BTreeMap<&'static str, u64>,
+    /// About how many bytes queued tasks read.
+    pub queued_bytes: u64,
+    /// Since the submission of the oldest job with a queued task.
+    pub oldest_wait: Duration,
+    /// How long the nodes there are need for what is queued; `None` before enough tasks have been completed, or
+    /// when there are no nodes.
+    pub clear_estimate: Option<Duration>,
+    /// The plan log does not answer: nothing is given out.
+    pub log_away: bool,
+    /// What has happened since the service was opened.
+    pub events: MetaEvents,
+}
+
+/// Counts of what has happened since a meta service was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MetaEvents {
     /// Jobs submitted; one that was known does not count again.
     pub jobs_submitted: u64,
     /// Jobs that their engines have released.
     pub jobs_released: u64,
+    /// Submissions that were not accepted, by kind of error.
+    pub submissions_refused: BTreeMap<&'static str, u64>,
     /// Attempts given to nodes.
     pub attempts: u64,
-    /// Of these, second ones beside one that is slow.
+    /// Attempts that ended without a result, by cause.
+    pub attempts_ended: BTreeMap<&'static str, u64>,
+    /// Second attempts beside ones that were slow.
     pub hedges: u64,
     /// Hedges whose result came first.
     pub hedges_won: u64,
@@ -29,23 +66,13 @@ pub struct MetaStats {
     pub bytes_completed: u64,
     /// Tasks given up, by what went wrong last.
     pub tasks_failed: BTreeMap<&'static str, u64>,
-    /// Attempts that ended without a result, and counted.
-    pub attempts_failed: u64,
-    /// Attempts that ended because their store was not to be had.
-    pub attempts_unavailable: u64,
-    /// Attempts that their nodes handed back.
-    pub attempts_handed_back: u64,
-    /// Leases that ended because a node fell silent or a task did not move.
-    pub leases_lost: u64,
     /// Queued tasks that gave way to others.
     pub tasks_displaced: u64,
     /// Tasks that operators have cancelled.
     pub tasks_cancelled: u64,
-    /// Submissions refused because there was no room.
-    pub submissions_refused: u64,
 }
 
-impl MetaStats {
+impl MetaEvents {
     /// Counts `update`, which is about to be applied to `state`.
     pub(super) fn add(&mut self, state: &State, update: &PlanUpdate) {
         let is_new = |job| state.job(job).is_none();
@@ -57,21 +84,14 @@ impl MetaStats {
         self.hedges += hedges.count() as u64;
         self.tasks_displaced += update.displaced.len() as u64;
         self.tasks_cancelled += update.cancelled.len() as u64;
+        let mut ended = |cause: Cause| {
+            *self.attempts_ended.entry(cause.as_str()).or_default() += 1;
+        };
+        update.requeued.iter().for_each(|entry| ended(entry.cause));
+        let failed = update.failed.iter().filter(|entry| entry.token.0 > 0);
+        failed.for_each(|entry| ended(entry.cause));
         for entry in &update.failed {
             *self.tasks_failed.entry(entry.kind.as_str()).or_default() += 1;
-            self.attempts_failed += u64::from(entry.token.0 > 0);
-        }
-        for entry in &update.requeued {
-            let Some(task) = state.task(entry.attempt.task) else {
-                continue;
-            };
-            if entry.attempts > task.attempts {
-                self.attempts_failed += 1;
-            } else if entry.outages > 0 {
-                self.attempts_unavailable += 1;
-            } else {
-                self.attempts_handed_back += 1;
-            }
         }
         for entry in &update.completed {
             let Some(task) = state.task(entry.task) else {

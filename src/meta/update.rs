@@ -133,6 +133,40 @@ pub struct Failed {
     pub kind: ErrorKind,
     /// In words.
     pub message: String,
+    /// What ended the last attempt. Not logged.
+    pub cause: Cause,
+}
+
+/// What ended an attempt that has no result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// It failed.
+    #[default]
+    Failed,
+    /// Its store was not to be had.
+    Unavailable,
+    /// Its node handed it back.
+    HandedBack,
+    /// Its node fell silent, and the lease ended.
+    Silent,
+    /// It made no progress although its node lived, and the lease was not renewed.
+    Stalled,
+    /// Its node's process was replaced.
+    Restarted,
+}
+
+impl Cause {
+    /// The cause as one word, for metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Unavailable => "unavailable",
+            Self::HandedBack => "handed back",
+            Self::Silent => "node silent",
+            Self::Stalled => "no progress",
+            Self::Restarted => "node restarted",
+        }
+    }
 }
 
 /// An attempt that ended without a result.
@@ -144,6 +178,8 @@ pub struct Requeued {
     pub attempts: u32,
     /// Why it ended.
     pub reason: String,
+    /// The same as a class. Not logged.
+    pub cause: Cause,
     /// Not to be given out before, on the monotonic clock. Not logged.
     pub ready_at: Duration,
     /// Attempts in a row that found the store unavailable. Not logged.

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,11 +17,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::TaskRunner;
+use super::{TaskRunner, stats::Counters};
 use crate::{
     compaction::{
         Attempt, CompactionJob, Progress,
-        remote::{AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
+        remote::{Assignment, AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
     },
     error::{Error, ErrorKind, Result, panic_text},
     types::{NodeId, TaskId},
@@ -35,6 +35,8 @@ struct Running {
     progress: Arc<Progress>,
     cancel: CancellationToken,
     disowned: bool,
+    /// About how many bytes of memory it may take.
+    memory: u64,
 }
 
 /// A job as it came. It is decoded where its tasks run: a decoder that panics at it ends them, and not the
@@ -75,6 +77,7 @@ pub(super) struct Held {
     tasks: JoinSet<Result<()>>,
     /// Tells whose a finished task was, even when it panicked.
     attempts: HashMap<Id, AttemptId>,
+    counters: Arc<Counters>,
 }
 
 impl Held {
@@ -83,6 +86,7 @@ impl Held {
         slots: usize,
         runner: Arc<dyn TaskRunner>,
         runtime: Handle,
+        counters: Arc<Counters>,
     ) -> Self {
         Self {
             node,
@@ -93,6 +97,7 @@ impl Held {
             finished: BTreeMap::new(),
             tasks: JoinSet::new(),
             attempts: HashMap::new(),
+            counters,
         }
     }
 
@@ -150,7 +155,7 @@ impl Held {
             }
             let id = attempt.task.job;
             let started = match bodies.get(&id) {
-                Some(body) => self.start(body.clone(), attempt, draining),
+                Some(body) => self.start(body.clone(), assignment, draining),
                 None => Err(Error::internal(format!("job {id} came without its body"))),
             };
             if let Err(error) = started {
@@ -159,7 +164,8 @@ impl Held {
         }
     }
 
-    fn start(&mut self, body: Arc<Body>, attempt: AttemptId, draining: bool) -> Result<()> {
+    fn start(&mut self, body: Arc<Body>, assignment: &Assignment, draining: bool) -> Result<()> {
+        let attempt = assignment.attempt;
         let AttemptId { task, token } = attempt;
         if draining {
             return Err(Error::closed(format!("node {} is draining", self.node)));
@@ -174,6 +180,7 @@ impl Held {
             progress: Arc::default(),
             cancel: CancellationToken::new(),
             disowned: false,
+            memory: assignment.memory,
         };
         let handed = Attempt {
             token,
@@ -193,6 +200,8 @@ impl Held {
         let handle = self.tasks.spawn_on(work, &self.runtime);
         self.attempts.insert(handle.id(), attempt);
         self.running.insert(attempt, running);
+        self.counters.tasks_started.fetch_add(1, Ordering::Relaxed);
+        self.count_running();
         Ok(())
     }
 
@@ -208,7 +217,15 @@ impl Held {
         let Some(attempt) = self.attempts.remove(&id) else {
             return;
         };
-        let disowned = self.running.remove(&attempt).is_some_and(|r| r.disowned);
+        let ran = self.running.remove(&attempt);
+        self.count_running();
+        let rows = ran.as_ref().map_or(0, |ran| ran.progress.rows());
+        let outcome = match &result {
+            Ok(()) => "done",
+            Err(error) => error.kind().as_str(),
+        };
+        self.counters.ended(outcome, rows);
+        let disowned = ran.is_some_and(|ran| ran.disowned);
         let AttemptId { task, token } = attempt;
         let end = match result {
             Ok(()) => {
@@ -227,6 +244,15 @@ impl Held {
             }
         };
         self.finished.insert(attempt, end);
+    }
+
+    fn count_running(&self) {
+        let memory = self.running.values().map(|running| running.memory);
+        let memory = memory.fold(0, u64::saturating_add);
+        let counters = &self.counters;
+        counters.memory_used.store(memory, Ordering::Relaxed);
+        let slots = self.running.len() as u64;
+        counters.slots_used.store(slots, Ordering::Relaxed);
     }
 
     /// Stops everything; what is stopped will be reported as handed back.

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 mod held;
 mod run;
 mod runner;
+mod stats;
 mod stores;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,10 @@ use async_trait::async_trait;
 use tokio::{runtime::Handle, sync::watch};
 
 pub use runner::TaskRunner;
+pub use stats::{NodeStats, NodeView};
 pub use stores::Stores;
+
+use stats::Counters;
 
 use crate::{
     clock::Env,
@@ -54,6 +58,7 @@ pub struct Node {
     runtime: Option<Handle>,
     env: Env,
     ready: watch::Sender<bool>,
+    counters: Arc<Counters>,
 }
 
 impl Node {
@@ -90,6 +95,7 @@ impl Node {
             runtime: None,
             env,
             ready: watch::Sender::new(false),
+            counters: Arc::default(),
         })
     }
 
@@ -118,6 +124,13 @@ impl Node {
     /// Its id.
     pub fn id(&self) -> &NodeId {
         &self.facts.id
+    }
+
+    /// The node in numbers, for whoever looks while it runs.
+    pub fn view(&self) -> NodeView {
+        let facts = &self.facts;
+        let room = (facts.slots.into(), facts.memory_bytes);
+        NodeView::new(&facts.id.0, room, self.counters.clone(), self.env.clone())
     }
 
     /// Becomes true once meta has answered for the first time.

@@ -8,7 +8,12 @@
 //! Draining: no new tasks; running ones may finish until the deadline, then they are cancelled and handed
 //! back; the node ends when meta knows how each ended, or cannot be told.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::{info, warn};
@@ -51,7 +56,8 @@ impl Node {
         };
         let runner = self.runner.clone().unwrap_or_else(executor);
         let (id, slots) = (self.facts.id.clone(), self.config.slots);
-        let held = Held::new(id, slots, runner, runtime.handle());
+        let counters = self.counters.clone();
+        let held = Held::new(id, slots, runner, runtime.handle(), counters);
         let link = Link::new(self.env.monotonic());
         let end = Loop {
             node: &self,
@@ -222,6 +228,8 @@ impl Loop<'_> {
                 Next::Shutdown => self.begin_drain(),
                 Next::LeaseLapsed => {
                     warn!("meta has not answered for a lease: stopping all tasks");
+                    let lapsed = &node.counters.leases_lapsed;
+                    lapsed.fetch_add(1, Ordering::Relaxed);
                     self.held.cancel_all();
                     self.link.lease = None;
                 }
@@ -254,6 +262,8 @@ impl Loop<'_> {
             info!(meta = %address, failures = self.link.failures, "meta answers again");
         }
         self.link.answered(sent, reply.lease);
+        let now = self.node.env.monotonic();
+        self.node.counters.answered(now, reply.lease);
         if reply.drain && self.drain == Drain::No {
             info!("meta wants this node to end");
             self.begin_drain();
@@ -263,6 +273,8 @@ impl Loop<'_> {
     }
 
     fn take_failure(&mut self, error: &Error) {
+        let failed = &self.node.counters.polls_failed;
+        failed.fetch_add(1, Ordering::Relaxed);
         // Warn at the beginning of an outage, not at each attempt in it.
         if self.link.failures == 0 {
             warn!(%error, "meta does not answer; trying on");
@@ -276,6 +288,7 @@ impl Loop<'_> {
         let timeout = self.node.config.drain_timeout.duration();
         info!(node = %self.node.facts.id, ?timeout, "draining");
         self.drain = Drain::Until(self.node.env.monotonic() + timeout);
+        self.node.counters.draining.store(true, Ordering::Relaxed);
         self.link.delay = Duration::ZERO;
     }
 

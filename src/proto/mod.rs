@@ -8,6 +8,11 @@
 mod generated {
     tonic::include_proto!("siltstone.v1");
 }
+
+/// The protocol, for reflection.
+#[cfg(feature = "cli")]
+pub(crate) const FILE_DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/siltstone.v1.bin"));
 mod errors;
 mod sealed;
 mod types;

@@ -22,6 +22,9 @@ use crate::{
     types::NodeId,
 };
 
+/// How often the health that is told is looked at.
+#[cfg(feature = "cli")]
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long connections may take to end once the service is closed.
 const GOODBYE: Duration = Duration::from_secs(3);
 
@@ -53,6 +56,19 @@ pub async fn serve(
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
         )
         .add_service(AdminServer::new(surface).max_encoding_message_size(MESSAGE_BYTES_MAX));
+    #[cfg(feature = "cli")]
+    let router = {
+        let (health, health_server) = tonic_health::server::health_reporter();
+        health.set_serving::<JobsServer<Surface>>().await;
+        health.set_serving::<NodesServer<Surface>>().await;
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTORS)
+            .build_v1();
+        let reflection =
+            reflection.map_err(|error| Error::internal("grpc reflection").with_source(error))?;
+        watched(health, service.clone(), closed.clone());
+        router.add_service(health_server).add_service(reflection)
+    };
     let incoming = TcpListenerStream::new(listener);
     let closing = closed.clone().cancelled_owned();
     let served = router.serve_with_incoming_shutdown(incoming, closing);
@@ -74,6 +90,36 @@ pub async fn serve(
     };
     let (run, served) = tokio::join!(run, served);
     run.and(served)
+}
+
+/// Has the services' health follow the plan log: while it does not answer, nothing is given out.
+#[cfg(feature = "cli")]
+fn watched(
+    health: tonic_health::server::HealthReporter,
+    service: Arc<MetaService>,
+    closed: CancellationToken,
+) {
+    let watch = async move {
+        let mut was_well = true;
+        loop {
+            let is_well = service.stats().await.is_ok_and(|stats| !stats.log_away);
+            if is_well != was_well {
+                was_well = is_well;
+                match is_well {
+                    true => {
+                        health.set_serving::<JobsServer<Surface>>().await;
+                        health.set_serving::<NodesServer<Surface>>().await;
+                    }
+                    false => {
+                        health.set_not_serving::<JobsServer<Surface>>().await;
+                        health.set_not_serving::<NodesServer<Surface>>().await;
+                    }
+                }
+            }
+            tokio::time::sleep(HEALTH_INTERVAL).await;
+        }
+    };
+    tokio::spawn(closed.run_until_cancelled_owned(watch));
 }
 
 async fn overdue(closed: &CancellationToken) {

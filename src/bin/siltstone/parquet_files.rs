@@ -168,11 +168,11 @@ fn check_compression(path: &Path, metadata: &ParquetMetaData) -> Result<()> {
     let groups = metadata.row_groups().iter();
     for chunk in groups.flat_map(|group| group.columns()) {
         match chunk.compression() {
-            Compression::UNCOMPRESSED | Compression::ZSTD(_) => {}
+            Compression::UNCOMPRESSED | Compression::ZSTD(_) | Compression::SNAPPY => {}
             other => {
                 let (name, column) = (name_of(path), chunk.column_path());
                 return Err(Error::invalid(format!(
-                    "file {name}: column {column} is compressed by {other}; only zstd and no compression are read"
+                    "file {name}: column {column} is compressed by {other}; only zstd, snappy and no compression are read"
                 )));
             }
         }

@@ -136,6 +136,6 @@ impl Core {
                 self.speed.learn(task.bytes, elapsed);
             }
         }
-        self.stats.add(&self.state, update);
+        self.events.add(&self.state, update);
     }
 }

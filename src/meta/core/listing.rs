@@ -7,6 +7,7 @@ use crate::{
     meta::{
         admin::{JobInfo, NodeInfo, OwnerInfo, TaskInfo},
         state::{Phase, Task},
+        stats::MetaStats,
     },
     types::OwnerId,
 };
@@ -86,6 +87,53 @@ impl Core {
             }
         }
         owners.into_values().collect()
+    }
+}
+
+impl Core {
+    /// Everything in numbers.
+    pub(in crate::meta) fn stats(&self) -> MetaStats {
+        let now = self.now();
+        let mut stats = MetaStats {
+            owners: self.state.owners().count() as u64,
+            jobs: self.state.jobs().count() as u64,
+            log_away: self.log_away,
+            events: self.events.clone(),
+            ..MetaStats::default()
+        };
+        for (_, node) in self.registry.iter() {
+            let state = node.state(now.monotonic, self.limits.lease);
+            *stats.nodes.entry(state.as_str()).or_default() += 1;
+        }
+        for (id, node) in self.takers(now) {
+            stats.slots += u64::from(node.facts.slots);
+            stats.memory_bytes = stats.memory_bytes.saturating_add(node.facts.memory_bytes);
+            for (_, task) in self.state.assigned_to(id) {
+                stats.slots_used += 1;
+                stats.memory_used = stats.memory_used.saturating_add(task.memory);
+            }
+        }
+        let mut work = Duration::ZERO;
+        for (_, job) in self.state.jobs() {
+            let mut waits = false;
+            for task in job.tasks.values() {
+                *stats.tasks.entry(task.phase.as_str()).or_default() += 1;
+                if matches!(task.phase, Phase::Queued { .. }) {
+                    waits = true;
+                    stats.queued_bytes = stats.queued_bytes.saturating_add(task.bytes);
+                    let expected = self.speed.expected(task.bytes);
+                    work = work.saturating_add(expected.unwrap_or_default());
+                }
+            }
+            if waits {
+                let wait = Duration::from_millis(now.unix_ms.saturating_sub(job.submitted_ms));
+                stats.oldest_wait = stats.oldest_wait.max(wait);
+            }
+        }
+        let slots = u32::try_from(stats.slots).unwrap_or(u32::MAX);
+        let is_known = self.speed.expected(0).is_some();
+        stats.clear_estimate = is_known.then(|| work.checked_div(slots)).flatten();
+        stats
     }
 }
 

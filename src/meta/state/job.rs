@@ -181,6 +181,18 @@ impl Phase {
         ready_at: Duration::ZERO,
     };
 
+    /// The phase as one word.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::Assigned { .. } => "running",
+            Self::Done { .. } => "done",
+            Self::Failed { .. } => "failed",
+            Self::Displaced => "displaced",
+            Self::Cancelled { .. } => "cancelled",
+        }
+    }
+
     /// Whether a node may still be needed for it.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Queued { .. } | Self::Assigned { .. })

@@ -9,7 +9,7 @@ use crate::{
         TaskSubmission,
     },
     error::{Error, ErrorKind, Result},
-    meta::update::{Assigned, Failed, NewJob, PlanUpdate},
+    meta::update::{Assigned, Cause, Failed, NewJob, PlanUpdate},
     types::{JobId, NodeId, TaskId, Token},
 };
 
@@ -249,6 +249,7 @@ impl State {
             attempts: found.attempts,
             kind: ErrorKind::TooLarge,
             message: message.to_owned(),
+            cause: Cause::default(),
         });
         PlanUpdate {
             failed: failed.into_iter().collect(),

@@ -17,7 +17,7 @@ use super::{Now, Phase, Report, State, Task};
 use crate::{
     compaction::remote::{AttemptId, TaskEnd, TaskProgress, TaskReport},
     error::ErrorKind,
-    meta::update::{Completed, Failed, PlanUpdate, Renewed, Requeued},
+    meta::update::{Cause, Completed, Failed, PlanUpdate, Renewed, Requeued},
     types::{NodeId, TaskId},
 };
 
@@ -99,7 +99,13 @@ impl State {
             task,
         };
         let reason = format!("no progress for {stall:?} on node {}", report.node);
-        self.count(ended, ErrorKind::Internal, reason, now, update);
+        self.count(
+            ended,
+            (ErrorKind::Internal, Cause::Stalled),
+            reason,
+            now,
+            update,
+        );
     }
 
     /// A node whose process is a newer one has lost what the older one held.
@@ -115,7 +121,8 @@ impl State {
                     node,
                     task: running.task,
                 };
-                self.count(ended, ErrorKind::Internal, reason, now, update);
+                let how = (ErrorKind::Internal, Cause::Restarted);
+                self.count(ended, how, reason, now, update);
             }
         }
     }
@@ -132,7 +139,8 @@ impl State {
                     node,
                     task: running.task,
                 };
-                self.count(ended, ErrorKind::Internal, reason, now, &mut update);
+                let how = (ErrorKind::Internal, Cause::Silent);
+                self.count(ended, how, reason, now, &mut update);
             }
         }
         update
@@ -149,10 +157,11 @@ impl State {
     ) {
         let (node, task) = (ended.node, ended.task);
         let reason = format!("node {node}: {kind}: {message}");
-        let requeued = |delay, outages| Requeued {
+        let requeued = |cause, delay, outages| Requeued {
             attempt: ended.attempt,
             attempts: task.attempts,
             reason: reason.clone(),
+            cause,
             ready_at: now.monotonic + delay,
             outages,
             avoid: Some((node.clone(), now.monotonic + delay + self.limits.lease)),
@@ -163,10 +172,15 @@ impl State {
             ErrorKind::Unavailable => {
                 let delay = backed_off(OUTAGE_DELAY_MIN, task.outages).min(OUTAGE_DELAY_MAX);
                 let delay = jittered(delay, ended.attempt);
-                update.requeued.push(requeued(delay, task.outages + 1));
+                update
+                    .requeued
+                    .push(requeued(Cause::Unavailable, delay, task.outages + 1));
             }
             // Handed back.
-            ErrorKind::Closed => update.requeued.push(requeued(Duration::ZERO, 0)),
+            ErrorKind::Closed => {
+                let handed_back = requeued(Cause::HandedBack, Duration::ZERO, 0);
+                update.requeued.push(handed_back);
+            }
             // It is too large for every node: the engine decides.
             ErrorKind::TooLarge if task.holders().len() < 2 => update.failed.push(Failed {
                 task: ended.attempt.task,
@@ -174,13 +188,17 @@ impl State {
                 attempts: task.attempts + 1,
                 kind,
                 message: message.to_owned(),
+                cause: Cause::Failed,
             }),
             // These may be the node's own: a root that it does not serve or has not mounted, a disk or a
             // build of its own. Only when nodes agree is the task at fault.
             ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::NotFound => {
-                self.count(ended, kind, reason, now, update);
+                self.count(ended, (kind, Cause::Failed), reason, now, update);
             }
-            _ => self.count(ended, ErrorKind::Internal, reason, now, update),
+            _ => {
+                let how = (ErrorKind::Internal, Cause::Failed);
+                self.count(ended, how, reason, now, update);
+            }
         }
     }
 
@@ -188,7 +206,7 @@ impl State {
     fn count(
         &self,
         ended: Ended<'_>,
-        kind: ErrorKind,
+        (kind, cause): (ErrorKind, Cause),
         reason: String,
         now: Now,
         update: &mut PlanUpdate,
@@ -210,6 +228,7 @@ impl State {
                 attempt,
                 attempts,
                 reason,
+                cause,
                 ready_at,
                 outages: 0,
                 avoid: Some((ended.node.clone(), ready_at + self.limits.lease)),
@@ -227,6 +246,7 @@ impl State {
             attempts,
             kind,
             message: format!("{attempts} attempts at task {task} failed; the last: {reason}"),
+            cause,
         });
     }
 }

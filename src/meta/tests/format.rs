@@ -6,7 +6,7 @@ use crate::{
     meta::{
         codec,
         state::{Job, Limits, Settings, State},
-        update::{Assigned, Cancelled, Completed, Failed, NewJob, PlanUpdate, Requeued},
+        update::{Assigned, Cancelled, Cause, Completed, Failed, NewJob, PlanUpdate, Requeued},
     },
     store::log::GRACE,
     types::{TableId, TaskId, Token},
@@ -48,6 +48,7 @@ fn update() -> PlanUpdate {
             attempts: 4,
             kind: ErrorKind::Corrupt,
             message: "sst is damaged".into(),
+            cause: Cause::default(),
         }],
         displaced: vec![attempt(2).task],
         cancelled: vec![Cancelled {
@@ -65,6 +66,7 @@ fn update() -> PlanUpdate {
             attempt: attempt(1),
             attempts: 2,
             reason: "node is lost".into(),
+            cause: Cause::default(),
             ready_at: Duration::ZERO,
             outages: 0,
             avoid: None,

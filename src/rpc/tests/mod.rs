@@ -3,6 +3,8 @@
 
 mod cluster;
 mod remote;
+#[cfg(feature = "cli")]
+mod surface;
 
 use std::{sync::Arc, time::Duration};
 
