@@ -139,7 +139,7 @@ async fn gc_tells_and_deletes_what_nobody_needs() {
         index: 0,
     };
     let flushed = layout::sst(id, SstId::flushed(1, 1));
-    let (result, probe) = (layout::result(id, task), layout::probe(1, 1));
+    let (result, probe) = (layout::result(id, task, 0), layout::probe(1, 1));
     let strange = format!("{}/notes", layout::table(id));
     for name in [&flushed, &result, &probe, &strange] {
         let body = bytes::Bytes::from_static(b"x");

@@ -159,6 +159,12 @@ async fn every_node_and_meta_are_replaced_under_load() {
                 })
             };
             cluster.start_node(new).await;
+            // A meta service that was just restarted has yet to hear of it.
+            let is_known = |nodes: &Value| {
+                let mut nodes = nodes.as_array().unwrap().iter();
+                nodes.any(|node| node["node"] == old)
+            };
+            until(&cluster, &["nodes"], is_known).await;
             ask(&cluster, &["drain", old]).await.unwrap();
             let ended = cluster.node_end(old).await;
             assert!(ended.success(), "{old} ended with {ended}");

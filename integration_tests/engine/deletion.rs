@@ -199,7 +199,7 @@ async fn inputs_outputs_and_results_of_a_live_job_stay() {
     let [result] = &results.iter().collect::<Vec<_>>()[..] else {
         panic!("{results:?}");
     };
-    let Some(layout::ObjectName::Result(_, task)) = layout::parse(result) else {
+    let Some(layout::ObjectName::Result(_, task, 0)) = layout::parse(result) else {
         panic!("{result}");
     };
     let second = bench.sst(output(task.job, 5));
@@ -262,7 +262,7 @@ async fn what_lost_attempts_and_killed_engines_left_behind_goes_and_nothing_else
     let orphans = [
         (bench.sst(SstId::flushed(1, 1)), "uncommitted"),
         (bench.sst(output(ended, 1)), "lost_attempt"),
-        (layout::result(table, task), "ended_job_result"),
+        (layout::result(table, task, 0), "ended_job_result"),
         (layout::probe(1, 1), "probe"),
         (
             layout::sst(

@@ -345,32 +345,32 @@ impl Compactor for Forger {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_outcome_is_refused_by_the_clause_it_breaks() {
     let forgeries: [(&str, Forge); 8] = [
-        ("tasks", |outcome| outcome.tasks.clear()),
-        ("balance", |outcome| outcome.tasks[0].shadowed.rows -= 1),
+        ("tasks", |outcome| outcome.parts.clear()),
+        ("balance", |outcome| outcome.parts[0].shadowed.rows -= 1),
         ("inputs", |outcome| {
-            outcome.tasks[0].read.hash ^= 1;
-            outcome.tasks[0].shadowed.hash = outcome.tasks[0].shadowed.hash.wrapping_add(
-                outcome.tasks[0].read.hash.wrapping_sub(
-                    outcome.tasks[0]
+            outcome.parts[0].read.hash ^= 1;
+            outcome.parts[0].shadowed.hash = outcome.parts[0].shadowed.hash.wrapping_add(
+                outcome.parts[0].read.hash.wrapping_sub(
+                    outcome.parts[0]
                         .written
                         .hash
-                        .wrapping_add(outcome.tasks[0].shadowed.hash)
-                        .wrapping_add(outcome.tasks[0].deleted.hash),
+                        .wrapping_add(outcome.parts[0].shadowed.hash)
+                        .wrapping_add(outcome.parts[0].deleted.hash),
                 ),
             );
         }),
-        ("outputs", |outcome| outcome.tasks[0].outputs[0].rows += 1),
+        ("outputs", |outcome| outcome.parts[0].outputs[0].rows += 1),
         ("attempt", |outcome| {
-            let SstId::Compacted { part, .. } = &mut outcome.tasks[0].outputs[0].id else {
+            let SstId::Compacted { token, .. } = &mut outcome.parts[0].outputs[0].id else {
                 panic!("not an output");
             };
-            *part += 1;
+            token.0 += 1;
         }),
-        ("place", |outcome| outcome.tasks[0].outputs[0].level = 2),
+        ("place", |outcome| outcome.parts[0].outputs[0].level = 2),
         ("place", |outcome| {
-            outcome.tasks[0].outputs[0].seq_max.0 += 1_000
+            outcome.parts[0].outputs[0].seq_max.0 += 1_000
         }),
-        ("present", |outcome| outcome.tasks[0].outputs[0].bytes += 1),
+        ("present", |outcome| outcome.parts[0].outputs[0].bytes += 1),
     ];
     for (clause, forge) in forgeries {
         let bench = Bench::new(one_second_windows()).await;

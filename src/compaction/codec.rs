@@ -1,14 +1,15 @@
-//! Jobs on the wire, outcomes as result objects.
+//! Jobs on the wire, parts of results as objects.
 //!
 //! A result object, little-endian:
 //! ```text
 //! 0    8  magic "SILTRES\0"
-//! 8    2  format version, 1
+//! 8    2  format version, 2
 //! 10   2  reserved, 0
 //! 12   4  length of the body
-//! 16   n  body (TaskOutcome of compaction.proto)
+//! 16   n  body (TaskPart of compaction.proto)
 //! 16+n 4  CRC-32 of everything before it
 //! ```
+//! Version 1 held the whole result of a task.
 
 mod remote;
 
@@ -16,16 +17,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{CompactionJob, TaskOutcome};
+use super::{CompactionJob, Task, TaskOutcome, TaskPart, TaskSplit};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     proto::{self as pb, Seal, convert_required, level, required, stored_id},
-    types::{NodeId, RowSum, SstMeta, Token},
+    types::{NodeId, RowSum, SstMeta, TaskId, Token},
 };
 
 const RESULT: Seal = Seal {
     magic: b"SILTRES\0",
-    version: 1,
+    version: 2,
 };
 
 pub(super) fn encode_job(job: &CompactionJob) -> Bytes {
@@ -63,51 +64,109 @@ pub(super) fn decode_job(bytes: Bytes) -> Result<CompactionJob> {
     })
 }
 
-pub(super) fn encode_outcome(outcome: &TaskOutcome) -> Bytes {
-    let body = pb::encode(&pb::TaskOutcome {
-        task: outcome.task.to_string(),
-        token: outcome.token.0,
-        node: outcome.node.0.clone(),
-        outputs: outcome.outputs.iter().map(Into::into).collect(),
-        read: Some(outcome.read.into()),
-        written: Some(outcome.written.into()),
-        shadowed: Some(outcome.shadowed.into()),
-        deleted: Some(outcome.deleted.into()),
-        bytes_read: outcome.bytes_read,
-        elapsed_ms: outcome.elapsed_ms,
-        combined: Some(outcome.combined.into()),
-        expired: Some(outcome.expired.into()),
-        range_deleted: Some(outcome.range_deleted.into()),
-    });
+pub(super) fn encode_part(part: &TaskPart) -> Bytes {
+    let kind = match part {
+        TaskPart::Outcome(outcome) => pb::task_part::Kind::Outcome(outcome.into()),
+        TaskPart::Split(split) => pb::task_part::Kind::Split(split.into()),
+    };
+    let body = pb::encode(&pb::TaskPart { kind: Some(kind) });
     RESULT.close(&body)
 }
 
-pub(super) fn decode_outcome(name: &str, bytes: &Bytes) -> Result<TaskOutcome> {
+pub(super) fn decode_part(name: &str, bytes: &Bytes) -> Result<TaskPart> {
     let what = format!("result {name}");
-    let outcome: pb::TaskOutcome = pb::decode(RESULT.open(&what, bytes)?, &what)?;
-    parse_outcome(outcome).map_err(|error| error.context(what))
+    let part: pb::TaskPart = pb::decode(RESULT.open(&what, bytes)?, &what)?;
+    let part = match part.kind {
+        Some(pb::task_part::Kind::Outcome(outcome)) => outcome.try_into().map(TaskPart::Outcome),
+        Some(pb::task_part::Kind::Split(split)) => split.try_into().map(TaskPart::Split),
+        None => Err(Error::corrupt("it is of a kind that is not known")),
+    };
+    part.map_err(|error: Error| error.context(what))
 }
 
-fn parse_outcome(outcome: pb::TaskOutcome) -> Result<TaskOutcome> {
-    Ok(TaskOutcome {
-        task: stored_id(&outcome.task)?,
-        token: Token(outcome.token),
-        node: NodeId(outcome.node),
-        outputs: outcome
-            .outputs
-            .into_iter()
-            .map(SstMeta::try_from)
-            .collect::<Result<_>>()?,
-        read: required(outcome.read, "read")?.into(),
-        written: required(outcome.written, "written")?.into(),
-        shadowed: required(outcome.shadowed, "shadowed")?.into(),
-        deleted: required(outcome.deleted, "deleted")?.into(),
-        bytes_read: outcome.bytes_read,
-        elapsed_ms: outcome.elapsed_ms,
-        combined: required(outcome.combined, "combined")?.into(),
-        expired: required(outcome.expired, "expired")?.into(),
-        range_deleted: required(outcome.range_deleted, "range_deleted")?.into(),
-    })
+impl From<&TaskOutcome> for pb::TaskOutcome {
+    fn from(outcome: &TaskOutcome) -> Self {
+        Self {
+            task: outcome.task.to_string(),
+            token: outcome.token.0,
+            node: outcome.node.0.clone(),
+            outputs: outcome.outputs.iter().map(Into::into).collect(),
+            read: Some(outcome.read.into()),
+            written: Some(outcome.written.into()),
+            shadowed: Some(outcome.shadowed.into()),
+            deleted: Some(outcome.deleted.into()),
+            bytes_read: outcome.bytes_read,
+            elapsed_ms: outcome.elapsed_ms,
+            combined: Some(outcome.combined.into()),
+            expired: Some(outcome.expired.into()),
+            range_deleted: Some(outcome.range_deleted.into()),
+            part: outcome.part,
+            range: Some((&outcome.range).into()),
+        }
+    }
+}
+
+impl TryFrom<pb::TaskOutcome> for TaskOutcome {
+    type Error = Error;
+
+    fn try_from(outcome: pb::TaskOutcome) -> Result<Self> {
+        let outputs = outcome.outputs.into_iter().map(SstMeta::try_from);
+        Ok(Self {
+            task: stored_id(&outcome.task)?,
+            part: outcome.part,
+            range: required(outcome.range, "range")?.into(),
+            token: Token(outcome.token),
+            node: NodeId(outcome.node),
+            outputs: outputs.collect::<Result<_>>()?,
+            read: required(outcome.read, "read")?.into(),
+            written: required(outcome.written, "written")?.into(),
+            shadowed: required(outcome.shadowed, "shadowed")?.into(),
+            deleted: required(outcome.deleted, "deleted")?.into(),
+            bytes_read: outcome.bytes_read,
+            elapsed_ms: outcome.elapsed_ms,
+            combined: required(outcome.combined, "combined")?.into(),
+            expired: required(outcome.expired, "expired")?.into(),
+            range_deleted: required(outcome.range_deleted, "range_deleted")?.into(),
+        })
+    }
+}
+
+impl From<&TaskSplit> for pb::TaskSplit {
+    fn from(split: &TaskSplit) -> Self {
+        let children = split.children.iter().map(|child| pb::ChildTask {
+            index: child.id.index,
+            range: Some((&child.range).into()),
+        });
+        Self {
+            task: split.task.to_string(),
+            part: split.part,
+            range: Some((&split.range).into()),
+            children: children.collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::TaskSplit> for TaskSplit {
+    type Error = Error;
+
+    fn try_from(split: pb::TaskSplit) -> Result<Self> {
+        let task: TaskId = stored_id(&split.task)?;
+        let children = split.children.into_iter().map(|child| {
+            Ok(Task {
+                id: TaskId {
+                    job: task.job,
+                    index: child.index,
+                },
+                range: required(child.range, "range of a child")?.into(),
+            })
+        });
+        Ok(Self {
+            task,
+            part: split.part,
+            range: required(split.range, "range")?.into(),
+            children: children.collect::<Result<_>>()?,
+        })
+    }
 }
 
 impl From<RowSum> for pb::RowSum {
@@ -130,10 +189,17 @@ mod tests {
     use super::*;
     use crate::{
         error::ErrorKind,
-        types::{JobId, Key, Seq, SstId, TaskId, Window},
+        types::{JobId, Key, KeyRange, Seq, SstId, Window},
     };
 
-    fn outcome() -> TaskOutcome {
+    fn range(start: &[u8], end: &[u8]) -> KeyRange {
+        KeyRange {
+            start: Some(Key::from(start)),
+            end: Some(Key::from(end)),
+        }
+    }
+
+    fn outcome() -> TaskPart {
         let task = TaskId {
             job: JobId::from_parts(1, 2),
             index: 3,
@@ -160,8 +226,10 @@ mod tests {
             applied_seq: Seq(2),
             home: None,
         };
-        TaskOutcome {
+        TaskPart::Outcome(TaskOutcome {
             task,
+            part: 2,
+            range: range(b"a", b"c"),
             token,
             node: NodeId::from("node-1"),
             outputs: vec![output],
@@ -174,13 +242,45 @@ mod tests {
             range_deleted: RowSum::new(5, 8),
             bytes_read: 100,
             elapsed_ms: 13,
+        })
+    }
+
+    fn split() -> TaskPart {
+        let task = |index| TaskId {
+            job: JobId::from_parts(1, 2),
+            index,
+        };
+        let child = |index, range| Task {
+            id: task(index),
+            range,
+        };
+        TaskPart::Split(TaskSplit {
+            task: task(3),
+            part: 1,
+            range: range(b"b", b"d"),
+            children: vec![child(4, range(b"b", b"c")), child(5, range(b"c", b"d"))],
+        })
+    }
+
+    #[test]
+    fn version_2_of_a_result_stays_readable() {
+        for (name, part) in [
+            ("task-outcome-v2.bin", outcome()),
+            ("task-split-v2.bin", split()),
+        ] {
+            let golden = crate::golden::check(name, &part.encode());
+            assert_eq!(TaskPart::decode("golden", &golden).unwrap(), part);
         }
     }
 
     #[test]
-    fn version_1_of_a_result_stays_readable() {
-        let golden = crate::golden::check("task-result-v1.bin", &outcome().encode());
-        assert_eq!(TaskOutcome::decode("golden", &golden).unwrap(), outcome());
+    fn version_1_of_a_result_is_refused_by_name() {
+        let old = include_bytes!("../../integration_tests/testdata/golden/task-result-v1.bin");
+        let error = TaskPart::decode("results/x/0", &Bytes::from_static(old)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "corrupt: result results/x/0: format version 1; this siltstone reads version 2"
+        );
     }
 
     #[test]
@@ -195,9 +295,9 @@ mod tests {
             flipped
         }));
         for bytes in damaged {
-            let error = TaskOutcome::decode("results/x/0", &bytes.into()).unwrap_err();
+            let error = TaskPart::decode("results/x/0-2", &bytes.into()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
-            assert!(error.to_string().contains("results/x/0"), "{error}");
+            assert!(error.to_string().contains("results/x/0-2"), "{error}");
         }
     }
 }

@@ -1,37 +1,46 @@
 //! Runs one task of a job, the same way in the engine and on a node.
 //!
-//! 1. A task whose result exists is done.
-//! 2. The inputs that overlap the task's range are opened; a missing one fails the task.
-//! 3. On a blocking thread they are merged, and the survivors written as SSTs of about the target size,
-//!    each streamed to the store while it is encoded. Sources of a run are chained, not merged.
-//! 4. The outcome becomes the task's result object. If another attempt's was first, what ours wrote is
-//!    deleted.
+//! 1. The parts of the task's result are read: an attempt goes on after the last of them, and a task whose parts
+//!    reach its end is done.
+//! 2. The inputs that overlap the rest are opened; a missing one fails the task. Should the merge need more memory
+//!    than the attempt has, it is `TooLarge`.
+//! 3. On a blocking thread they are merged (see `parts`), and each time that about an SST has been written the
+//!    next part of the result is: what an attempt has finished stays finished.
+//! 4. When another attempt's part was first, what ours wrote of it is deleted, and ours goes on after the other's,
+//!    beginning again at 1. When the rest was split, the attempt ends.
 //!
-//! An attempt whose merge fails deletes what it wrote. One that dies, or that does not learn whether its
-//! result was written, leaves its outputs: their names tell whose they are.
+//! An attempt that fails deletes what no part can name. One that dies, or that does not learn whether its part
+//! was written, leaves its outputs: their names tell whose they are.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+mod parts;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::{CompactionJob, RowSum, TaskOutcome, results};
+use self::parts::Run;
+use super::{
+    CompactionJob, Task, TaskChain, TaskOutcome,
+    plan::{Source, merge_memory},
+    results,
+};
 use crate::{
     clock::Env,
     error::{Error, Result},
-    merge::{Merge, MergeColumns, MergeOptions, SortedSource},
-    sst::{ReadRequest, RunHooks, SstAccess, SstOptions, SstReader, SstSource, SstSpec, write_run},
-    store::{Store, layout},
-    types::{NodeId, SstId, SstMeta, TaskId, Token},
+    sst::{SstAccess, SstReader},
+    store::Store,
+    types::{KeyRange, NodeId, Token},
 };
 
 /// Inputs opened at once.
 const OPENS_MAX: usize = 16;
-const BATCH_ROWS: usize = 8_192;
 
 /// One attempt at a task.
 #[derive(Clone, Debug)]
@@ -44,6 +53,24 @@ pub struct Attempt {
     pub progress: Arc<Progress>,
     /// Stops the attempt.
     pub cancel: CancellationToken,
+    /// Memory that it may use, in bytes. `None`: as much as it needs.
+    pub memory_bytes: Option<u64>,
+    /// How long it may run: then it finishes the SST that it is at, and fails with `TooLarge`. `None`: for ever.
+    pub time_max: Option<Duration>,
+}
+
+impl Attempt {
+    /// An attempt without limits.
+    pub fn new(token: Token, node: NodeId) -> Self {
+        Self {
+            token,
+            node,
+            progress: Arc::default(),
+            cancel: CancellationToken::new(),
+            memory_bytes: None,
+            time_max: None,
+        }
+    }
 }
 
 /// How far an attempt has come. A task whose counter stands still hangs.
@@ -64,192 +91,138 @@ impl Progress {
     }
 }
 
-/// Runs the task at `index` of `job` and writes its result object; returns the result that counts, which
-/// is another attempt's when that one was faster. CPU work runs on a blocking thread. A cancelled attempt
-/// ends when that thread has stopped, at its next batch.
+/// Runs `task` of `job` until its result is complete; returns the outcomes that it consists of, some of which may
+/// be other attempts'. CPU work runs on a blocking thread. A cancelled attempt ends when that thread has stopped,
+/// at its next batch.
 ///
 /// `store` is the root at `job.store_url`.
 ///
 /// # Errors
-/// `Closed` when cancelled; `Corrupt` or `NotFound` name the input; `Invalid` when the job has no such
-/// task; `Unavailable`.
+/// `Closed` when cancelled, or when the rest of the task was split; `TooLarge` when it is that, for the attempt's
+/// memory or time; `Corrupt` or `NotFound` name the input; `Invalid` when the job has no such task; `Unavailable`.
 pub async fn execute(
     job: &Arc<CompactionJob>,
-    index: u32,
+    task: &Task,
     attempt: Attempt,
     store: &Store,
     env: &Env,
-) -> Result<TaskOutcome> {
-    let task = job.task_id(index);
-    if index as usize >= job.tasks.len() {
-        let tasks = job.tasks.len();
+) -> Result<Vec<TaskOutcome>> {
+    let planned = job.task(task.id.index);
+    if task.id.job != job.id || planned.is_some_and(|planned| planned != *task) {
+        let (id, range) = (task.id, &task.range);
         return Err(Error::invalid(format!(
-            "there is no task {task}: its job has {tasks}"
+            "job {} has no task {id} of {range:?}",
+            job.id
         )));
     }
-    let started = env.monotonic();
     // When this future is dropped, the merging thread stops at its next batch.
     let cancel = attempt.cancel.child_token();
     let _stop = cancel.clone().drop_guard();
-    let run = Arc::new(Run {
-        job: job.clone(),
-        task,
-        attempt: Attempt {
-            cancel: cancel.clone(),
-            ..attempt
-        },
-        store: store.clone(),
-        access: SstAccess::by_chunks(store),
-        written: Mutex::default(),
-    });
-    let opened = tokio::select! {
-        opened = run.open_inputs() => opened,
-        () = cancel.cancelled() => return Err(cancelled(task)),
+    let attempt = Attempt {
+        cancel: cancel.clone(),
+        ..attempt
     };
-    let inputs = match opened.map_err(|error| error.context(format!("task {task}")))? {
-        Opened::Done(outcome) => return Ok(*outcome),
-        Opened::Inputs(inputs) => inputs,
-    };
-    let merging = run.clone();
-    let merged = tokio::task::spawn_blocking(move || merging.merge(&inputs)).await;
-    let merged =
-        merged.unwrap_or_else(|error| Err(Error::internal("merge panicked").with_source(error)));
-    let mut outcome = match merged {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            // No result names them: the attempt ends here.
-            run.delete_outputs().await;
-            return Err(error.context(format!("task {task}")));
-        }
-    };
-    outcome.elapsed_ms = (env.monotonic() - started).as_millis() as u64;
-    // From here on a result may name the outputs, whatever the store answers.
-    let outcome = results::write_result(store, job, outcome).await?;
-    if outcome.token != run.attempt.token {
-        run.delete_outputs().await;
-    }
-    Ok(outcome)
+    let ended = run(job, task, attempt, store, env).await;
+    ended.map_err(|error| error.context(format!("task {}", task.id)))
 }
 
-fn cancelled(task: TaskId) -> Error {
-    Error::closed(format!("task {task} was cancelled"))
-}
-
-/// What a task finds when it begins.
-enum Opened {
-    /// Its result.
-    Done(Box<TaskOutcome>),
-    Inputs(Vec<SstReader>),
-}
-
-/// One attempt under way.
-struct Run {
-    job: Arc<CompactionJob>,
-    task: TaskId,
+async fn run(
+    job: &Arc<CompactionJob>,
+    task: &Task,
     attempt: Attempt,
-    store: Store,
-    access: SstAccess,
-    /// The SSTs it has finished so far.
-    written: Mutex<Vec<SstMeta>>,
-}
-
-impl Run {
-    async fn open_inputs(&self) -> Result<Opened> {
-        let (job, index) = (&self.job, self.task.index);
-        if let Some(outcome) = results::read_result(&self.store, job, index).await? {
-            return Ok(Opened::Done(Box::new(outcome)));
-        }
-        let inputs = stream::iter(job.inputs_of(index).cloned())
-            .map(|sst| SstReader::open(&self.access, &job.schema, job.table, sst))
-            .buffered(OPENS_MAX);
-        Ok(Opened::Inputs(inputs.try_collect().await?))
-    }
-
-    /// Merges `inputs` into outputs. Blocks.
-    fn merge(&self, inputs: &[SstReader]) -> Result<TaskOutcome> {
-        let (job, task, token) = (&self.job, self.task, self.attempt.token);
-        let handle = Handle::current();
-        let request = ReadRequest {
-            keys: job.tasks[task.index as usize].clone(),
-            batch_rows: BATCH_ROWS,
-            ..ReadRequest::default()
+    store: &Store,
+    env: &Env,
+) -> Result<Vec<TaskOutcome>> {
+    let run = Arc::new(Run::new(job, attempt, store, env));
+    let mut chain = TaskChain::new(task.clone());
+    let mut inputs: Option<Vec<SstReader>> = None;
+    loop {
+        let open = async {
+            results::extend_chain(store, job.table, &mut chain).await?;
+            match (chain.rest(), inputs.take()) {
+                (None, _) => Ok(Vec::new()),
+                (Some(_), Some(inputs)) => Ok(inputs),
+                (Some(rest), None) => open_inputs(job, run.access(), &rest).await,
+            }
         };
-        let sources = inputs.iter().map(|sst| {
-            let source = sst.source(&request, handle.clone())?;
-            Ok(watched(source, &self.attempt, task))
-        });
-        let columns = MergeColumns::find(&job.schema, job.schema.stored())?;
-        let options = MergeOptions::retained(job.schema.write_mode(), job.retention.clone());
-        let mut merge = Merge::new(sources.collect::<Result<_>>()?, columns, options);
-        let hooks = RunHooks {
-            id_of: &mut |part| SstId::Compacted { task, token, part },
-            progress: &mut |_| {},
-            finished: &mut |sst| self.written().push(sst.clone()),
-            cancelled: &|| self.attempt.cancel.is_cancelled(),
+        let opened = tokio::select! {
+            opened = open => opened?,
+            () = run.cancelled() => return Err(cancelled()),
         };
-        let outputs = write_run(&self.store, &handle, &self.output_spec(), &mut merge, hooks)?;
-        let stats = merge.stats();
-        Ok(TaskOutcome {
-            task,
-            token,
-            node: self.attempt.node.clone(),
-            written: outputs
-                .iter()
-                .map(|sst| RowSum::new(sst.rows, sst.rows_hash))
-                .sum(),
-            outputs,
-            read: stats.read,
-            shadowed: stats.shadowed,
-            deleted: stats.deleted,
-            combined: stats.combined,
-            expired: stats.expired,
-            range_deleted: stats.range_deleted,
-            bytes_read: self.access.stats().bytes(),
-            elapsed_ms: 0,
-        })
-    }
-
-    fn output_spec(&self) -> SstSpec {
-        let job = &self.job;
-        SstSpec {
-            schema: job.schema.clone(),
-            table: job.table,
-            level: job.level_target,
-            window: job.window,
-            applied_seq: job.retention.applied_seq(),
-            options: SstOptions {
-                sst_bytes_target: job.sst_bytes_target,
-                ..SstOptions::default()
-            },
+        if let Some(split) = chain.split() {
+            let tasks = split.children.len();
+            return Err(Error::closed(format!(
+                "its rest was split into {tasks} tasks"
+            )));
         }
-    }
-
-    /// Deletes what was written. Only for when no result can name it.
-    async fn delete_outputs(&self) {
-        let written = std::mem::take(&mut *self.written());
-        for sst in written {
-            let name = layout::sst(self.job.table, sst.id);
-            if let Err(error) = self.store.delete(&name).await {
-                tracing::warn!(name, %error, "output of a lost attempt was not deleted");
+        let Some(rest) = chain.rest() else {
+            return Ok(chain.outcomes().to_vec());
+        };
+        check_memory(&opened, &rest, run.memory_bytes())?;
+        let merging = run.clone();
+        let merge = move || {
+            let ended = merging.merge(&opened, &mut chain);
+            ended.map(|()| (chain, opened))
+        };
+        let merged = tokio::task::spawn_blocking(merge).await;
+        let merged = merged
+            .unwrap_or_else(|error| Err(Error::internal("merge panicked").with_source(error)));
+        match merged {
+            Ok((merged, opened)) => (chain, inputs) = (merged, Some(opened)),
+            Err(error) => {
+                // No part names them: the attempt ends here.
+                run.delete_unnamed().await;
+                return Err(error);
             }
         }
     }
+}
 
-    fn written(&self) -> MutexGuard<'_, Vec<SstMeta>> {
-        self.written.lock().expect("no panic under this lock")
+async fn open_inputs(
+    job: &CompactionJob,
+    access: &SstAccess,
+    range: &KeyRange,
+) -> Result<Vec<SstReader>> {
+    let inputs: Vec<_> = job.inputs_in(range).cloned().collect();
+    let inputs = stream::iter(inputs)
+        .map(|sst| SstReader::open(access, &job.schema, job.table, sst))
+        .buffered(OPENS_MAX);
+    inputs.try_collect().await
+}
+
+/// Refuses a merge of the keys `range` of `inputs` that needs more memory than there is.
+fn check_memory(inputs: &[SstReader], range: &KeyRange, memory_bytes: Option<u64>) -> Result<()> {
+    let needed = merge_memory(inputs.iter().map(|sst| source(sst, range)));
+    match memory_bytes {
+        Some(bytes) if needed > bytes => Err(Error::too_large(format!(
+            "merging {} inputs needs {needed} bytes of memory, the attempt has {bytes}",
+            inputs.len()
+        ))),
+        _ => Ok(()),
     }
 }
 
-/// `source`, counting its rows as progress, and ending when the attempt is cancelled: both also where
-/// every row is dropped and nothing is written.
-fn watched(source: SstSource, attempt: &Attempt, task: TaskId) -> SortedSource {
-    let (progress, cancel) = (attempt.progress.clone(), attempt.cancel.clone());
-    Box::new(source.map(move |batch| {
-        if cancel.is_cancelled() {
-            return Err(cancelled(task));
-        }
-        let batch = batch?;
-        progress.add_rows(batch.num_rows() as u64);
-        Ok(batch)
-    }))
+/// What a merge reads of `sst`: row group by row group, the next one while it decodes one.
+fn source(sst: &SstReader, range: &KeyRange) -> Source {
+    let groups = sst.row_group_bounds();
+    let ends = groups.iter().skip(1).map(|group| &group.first_key);
+    let ends = ends.chain([&sst.meta().key_max]);
+    // The last versions of a key may lie in the next row group.
+    let overlapping = groups.iter().zip(ends);
+    let overlapping = overlapping.filter(|(group, end)| range.overlaps(&group.first_key, end));
+    let bytes: Vec<u64> = overlapping.map(|(group, _)| group.bytes).collect();
+    let at_once = bytes.windows(2).map(|pair| pair.iter().sum()).max();
+    Source {
+        level: sst.meta().level,
+        bytes: bytes.iter().sum(),
+        // A lone one is there twice: encoded, and decoded.
+        memory: at_once.unwrap_or_else(|| bytes.first().map_or(0, |bytes| bytes * 2)),
+    }
 }
+
+fn cancelled() -> Error {
+    Error::closed("it was cancelled")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,23 @@
-//! A compaction job: self-contained and immutable.
+//! A compaction job: self-contained and immutable; and its tasks.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{codec, plan::memory_estimate};
+use super::{codec, memory_estimate};
 use crate::{
     error::Result,
     types::{JobId, KeyRange, Retention, SstMeta, TableId, TableSchema, TaskId, Window},
 };
+
+/// One key range of a job: the unit of dispatch, lease and retry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// Its keys.
+    pub range: KeyRange,
+}
 
 /// A plan with an id: the unit of commit. Whoever runs it needs this and the inputs, never the manifest.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,44 +53,34 @@ impl CompactionJob {
         }
     }
 
-    /// Ids of all tasks, in key order.
-    pub fn task_ids(&self) -> impl Iterator<Item = TaskId> {
-        let job = self.id;
-        (0..self.tasks.len() as u32).map(move |index| TaskId { job, index })
+    /// The task at `index`, as it was planned.
+    pub fn task(&self, index: u32) -> Option<Task> {
+        let range = self.tasks.get(index as usize)?.clone();
+        let id = self.task_id(index);
+        Some(Task { id, range })
     }
 
-    /// Inputs that can hold keys of the task at `index`.
-    pub fn inputs_of(&self, index: u32) -> impl Iterator<Item = &Arc<SstMeta>> {
-        let range = &self.tasks[index as usize];
+    /// The tasks as they were planned, in key order.
+    pub fn planned_tasks(&self) -> impl Iterator<Item = Task> {
+        (0..self.tasks.len() as u32).filter_map(|index| self.task(index))
+    }
+
+    /// Inputs that can hold keys in `range`.
+    pub fn inputs_in(&self, range: &KeyRange) -> impl Iterator<Item = &Arc<SstMeta>> {
         self.inputs
             .iter()
             .filter(|sst| range.overlaps(&sst.key_min, &sst.key_max))
     }
 
+    /// About how many bytes of memory a task with the keys in `range` needs, by what is known of its inputs
+    /// before they are opened.
+    pub fn task_memory(&self, range: &KeyRange) -> u64 {
+        memory_estimate(self.inputs_in(range))
+    }
+
     /// Bytes of all inputs.
     pub fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(|sst| sst.bytes).sum()
-    }
-
-    /// About how many input bytes the task at `index` reads: the inputs that overlap it, shared equally
-    /// with the other tasks that they overlap.
-    pub fn task_bytes(&self, index: u32) -> u64 {
-        let overlapping = |sst: &SstMeta| {
-            let tasks = self.tasks.iter();
-            tasks
-                .filter(|range| range.overlaps(&sst.key_min, &sst.key_max))
-                .count()
-                .max(1) as u64
-        };
-        self.inputs_of(index)
-            .map(|sst| sst.bytes / overlapping(sst))
-            .sum()
-    }
-
-    /// About how many bytes of memory the task at `index` takes.
-    pub fn task_memory(&self, index: u32) -> u64 {
-        let inputs: Vec<Arc<SstMeta>> = self.inputs_of(index).cloned().collect();
-        memory_estimate(&inputs)
     }
 
     /// The job as bytes for the wire.

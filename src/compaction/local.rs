@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Progress,
-    TaskOutcome, execute, memory_estimate, results,
+    Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, JobProgress,
+    Task, TaskOutcome, TaskPart, execute, memory_estimate, results,
 };
 use crate::{
     clock::{Backoff, Env},
@@ -78,25 +78,24 @@ impl LocalCompactor {
         let units = memory_estimate(&job.inputs).div_ceil(MEMORY_UNIT);
         let units = units.min(self.memory_units.into()) as u32;
         let _memory = self.memory.acquire_many(units).await.map_err(stopped)?;
-        let mut outcome = CompactionOutcome::default();
-        for (index, finished) in self.finished_tasks(job).await?.into_iter().enumerate() {
-            let task = match finished {
-                Some(task) => task,
-                None => self.run_task(job, index as u32, cancel).await?,
-            };
-            outcome.tasks.push(task);
+        let mut progress = self.find_results(job).await?;
+        let missing: Vec<Task> = progress.missing().cloned().collect();
+        for task in missing {
+            for outcome in self.run_task(job, &task, cancel).await? {
+                progress.add(TaskPart::Outcome(outcome))?;
+            }
         }
-        Ok(outcome)
+        progress.into_outcome()
     }
 
-    async fn finished_tasks(&self, job: &CompactionJob) -> Result<Vec<Option<TaskOutcome>>> {
+    async fn find_results(&self, job: &Arc<CompactionJob>) -> Result<JobProgress> {
         let mut backoff = Backoff::for_outage();
         loop {
-            match results::read_results(&self.store, job).await {
+            match results::load(&self.store, job).await {
                 Err(error) if error.is_unavailable() => {
                     tracing::warn!(job = %job.id, %error, "compaction waits for the store");
                 }
-                finished => return finished,
+                found => return found,
             }
             backoff.pause().await;
         }
@@ -105,32 +104,30 @@ impl LocalCompactor {
     async fn run_task(
         &self,
         job: &Arc<CompactionJob>,
-        index: u32,
+        task: &Task,
         cancel: &CancellationToken,
-    ) -> Result<TaskOutcome> {
+    ) -> Result<Vec<TaskOutcome>> {
         let mut failures = 0;
         let mut backoff = Backoff::for_outage();
         loop {
             let attempt = Attempt {
-                token: self.next_token(),
-                node: NodeId::from(LOCAL_NODE),
-                progress: Arc::new(Progress::default()),
                 cancel: cancel.child_token(),
+                ..Attempt::new(self.next_token(), NodeId::from(LOCAL_NODE))
             };
             // A panic ends the attempt, not the engine.
-            let run = AssertUnwindSafe(execute(job, index, attempt, &self.store, &self.env))
+            let run = AssertUnwindSafe(execute(job, task, attempt, &self.store, &self.env))
                 .catch_unwind();
             let error = match run.await {
-                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Ok(outcomes)) => return Ok(outcomes),
                 Ok(Err(error)) => error,
-                Err(_) => Error::internal(format!("task {} panicked", job.task_id(index))),
+                Err(_) => Error::internal(format!("task {} panicked", task.id)),
             };
             match error.kind() {
                 ErrorKind::Unavailable => {}
                 ErrorKind::Internal if failures + 1 < self.task_attempts_max => failures += 1,
                 _ => return Err(error),
             }
-            tracing::warn!(task = %job.task_id(index), %error, "compaction task will be tried again");
+            tracing::warn!(task = %task.id, %error, "compaction task will be tried again");
             backoff.pause().await;
         }
     }

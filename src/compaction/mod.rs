@@ -2,12 +2,14 @@
 //!
 //! A **plan** says what to merge (pure data). Recorded in the manifest under an id it is a **job**: the
 //! unit of commit. A job has **tasks**, one a key range: the unit of dispatch, lease and retry. A task
-//! yields an **outcome**, kept as an object: the first valid one is final, whoever wrote it.
+//! yields a chain of **outcomes**, each kept as an object when it is done: the first valid one is final, whoever
+//! wrote it.
 //!
 //! `planner` chooses plans, `split` cuts them into tasks, `claims` reserves their inputs, `scheduler`
 //! records jobs, hands them to a [`Compactor`] and commits what `proof` accepts. [`execute()`] runs one
 //! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]).
 
+mod chain;
 mod claims;
 mod codec;
 pub mod execute;
@@ -16,6 +18,7 @@ mod local;
 mod outcome;
 mod plan;
 pub mod planner;
+mod progress;
 pub mod proof;
 pub mod remote;
 mod report;
@@ -23,18 +26,22 @@ pub mod results;
 mod scheduler;
 pub mod split;
 mod stats;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+pub use chain::TaskChain;
 pub use claims::{Claim, Claimed, Claims, Footprint};
 pub use execute::{Attempt, Progress, execute};
-pub use job::CompactionJob;
+pub use job::{CompactionJob, Task};
 pub use local::{LOCAL_NODE, LocalCompactor};
-pub use outcome::{CompactionOutcome, TaskOutcome};
+pub use outcome::{CompactionOutcome, TaskOutcome, TaskPart, TaskSplit};
 pub use plan::{Limits, Plan, PlanReason, memory_estimate};
+pub use progress::JobProgress;
 pub use remote::RemoteCompactor;
 pub use report::CompactionReport;
 pub use scheduler::Scheduler;
@@ -60,8 +67,8 @@ pub struct Capacity {
 /// Runs compaction jobs: in this process, or on compaction nodes.
 #[async_trait]
 pub trait Compactor: Send + Sync + 'static {
-    /// Runs every task of `job`, resuming those whose result object exists. Cancel-safe: when the future
-    /// is dropped, running tasks end and finished ones stay finished.
+    /// Runs every task of `job`, resuming where the parts of its results that exist end. Cancel-safe: when the
+    /// future is dropped, running tasks end and finished parts stay finished.
     ///
     /// # Errors
     /// By kind: `Closed` after a cancel; `Corrupt` names the damaged input; `TooLarge`; `Invalid` when

@@ -1,6 +1,6 @@
 //! Plans: what to merge, as pure data; and what a plan may take on at most.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::Footprint;
 use crate::{
@@ -164,17 +164,39 @@ const _: () = assert!(2 * SOURCE_BYTES_MAX + OUTPUT_BYTES <= LocalConfig::MEMORY
 
 /// About how many bytes of memory a merge of `inputs` needs. Of a run one SST is open at a time; each SST
 /// of level 0 is a run.
-pub fn memory_estimate(inputs: &[Arc<SstMeta>]) -> u64 {
-    let source = |bytes: u64| bytes.saturating_mul(2).min(SOURCE_BYTES_MAX);
-    let l0 = inputs.iter().filter(|sst| sst.level == 0);
-    let l0: u64 = l0.map(|sst| source(sst.bytes)).sum();
-    let levels: HashSet<u8> = inputs.iter().map(|sst| sst.level).collect();
-    let runs = levels.into_iter().filter(|&level| level > 0).map(|level| {
-        let run = inputs.iter().filter(|sst| sst.level == level);
-        run.map(|sst| source(sst.bytes)).max().unwrap_or(0)
-    });
-    let written: u64 = inputs.iter().map(|sst| sst.bytes).sum();
-    l0 + runs.sum::<u64>() + written.min(OUTPUT_BYTES)
+pub fn memory_estimate<'a>(inputs: impl IntoIterator<Item = &'a Arc<SstMeta>>) -> u64 {
+    merge_memory(inputs.into_iter().map(|sst| Source {
+        level: sst.level,
+        bytes: sst.bytes,
+        memory: sst.bytes.saturating_mul(2),
+    }))
+}
+
+/// What is known of an input of a merge.
+pub(super) struct Source {
+    pub(super) level: u8,
+    /// Encoded bytes that are read of it.
+    pub(super) bytes: u64,
+    /// Bytes of memory that it needs while it is open, at most.
+    pub(super) memory: u64,
+}
+
+/// About how many bytes of memory a merge of `sources` needs.
+pub(super) fn merge_memory(sources: impl Iterator<Item = Source>) -> u64 {
+    let (mut level_0, mut written) = (0, 0u64);
+    let mut runs: BTreeMap<u8, u64> = BTreeMap::new();
+    for source in sources {
+        let memory = source.memory.min(SOURCE_BYTES_MAX);
+        written = written.saturating_add(source.bytes);
+        match source.level {
+            0 => level_0 += memory,
+            level => {
+                let run = runs.entry(level).or_default();
+                *run = memory.max(*run);
+            }
+        }
+    }
+    level_0 + runs.into_values().sum::<u64>() + written.min(OUTPUT_BYTES)
 }
 
 /// Whether changing the level of `inputs` to `level_target` is all that merging them would do: they are

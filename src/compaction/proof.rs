@@ -2,47 +2,42 @@
 //! that fails it changes nothing.
 //!
 //! Clauses, by the names that errors carry:
-//! * `tasks`: there is one outcome for each task, in order;
-//! * `inputs`: the rows that the tasks read are exactly the inputs' rows;
-//! * `balance`: of each task, rows read = written + dropped, in number and in hash;
+//! * `tasks`: the outcomes are those of the job's tasks, and of what these were split into; each begins where the
+//!   one before ends, and together they cover every key once, in order;
+//! * `inputs`: the rows that were read are exactly the inputs' rows;
+//! * `balance`: of each outcome, rows read = written + dropped, in number and in hash;
 //! * `retention`: nothing was dropped that the job does not allow to be dropped;
 //! * `outputs`: what the outputs hold is what was written;
 //! * `attempt`: outputs are named after the attempt, in sequence;
-//! * `place`: outputs have the job's level and window, lie in its table's folder and inside the task's range, sorted
-//!   and disjoint;
+//! * `place`: outputs have the job's level and window, lie in its table's folder and inside the keys of their outcome,
+//!   sorted and disjoint;
 //! * `present`: the store has each output, in full.
 
-use super::{CompactionJob, CompactionOutcome, RowSum, TaskOutcome};
+use std::{collections::HashMap, sync::Arc};
+
+use super::{CompactionJob, CompactionOutcome, JobProgress, RowSum, TaskOutcome, TaskPart};
 use crate::{
     error::{Error, Result},
-    types::{KeyRange, SstId, SstMeta, WriteMode},
+    types::{KeyRange, SstId, SstMeta, TaskId, Token, WriteMode},
 };
 
 /// Checks every clause but `present`.
 ///
 /// # Errors
 /// `Internal`, naming job, task and clause.
-pub fn prove(job: &CompactionJob, outcome: &CompactionOutcome) -> Result<()> {
-    if outcome.tasks.len() != job.tasks.len() {
-        let (found, wanted) = (outcome.tasks.len(), job.tasks.len());
-        return refuse(job, "tasks", format!("{found} outcomes for {wanted} tasks"));
-    }
-    for (id, (range, task)) in job.task_ids().zip(job.tasks.iter().zip(&outcome.tasks)) {
-        if task.task != id {
-            return refuse(
-                job,
-                "tasks",
-                format!("outcome of {} stands in for {id}", task.task),
-            );
-        }
-        prove_task(job, range, task)?;
+pub fn prove(job: &Arc<CompactionJob>, outcome: &CompactionOutcome) -> Result<()> {
+    prove_tasks(job, outcome)?;
+    let mut named = HashMap::new();
+    for part in &outcome.parts {
+        prove_part(job, part)?;
+        prove_names(job, part, &mut named)?;
     }
     let inputs: RowSum = job
         .inputs
         .iter()
         .map(|sst| RowSum::new(sst.rows, sst.rows_hash))
         .sum();
-    let read: RowSum = outcome.tasks.iter().map(|task| task.read).sum();
+    let read: RowSum = outcome.parts.iter().map(|part| part.read).sum();
     if inputs != read {
         return refuse(
             job,
@@ -53,33 +48,66 @@ pub fn prove(job: &CompactionJob, outcome: &CompactionOutcome) -> Result<()> {
     Ok(())
 }
 
-fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Result<()> {
-    let id = task.task;
-    let accounted: RowSum = [task.written, task.dropped()].into_iter().sum();
-    if accounted != task.read {
+/// Puts the outcomes together anew, as a compactor does that finds them in the store.
+fn prove_tasks(job: &Arc<CompactionJob>, outcome: &CompactionOutcome) -> Result<()> {
+    let outcomes = outcome.parts.iter().cloned().map(TaskPart::Outcome);
+    let splits = outcome.splits.iter().cloned().map(TaskPart::Split);
+    let mut parts: Vec<TaskPart> = outcomes.chain(splits).collect();
+    parts.sort_by_key(|part| (part.task(), part.part()));
+    let mut progress = JobProgress::new(job.clone());
+    for part in parts {
+        let (task, number) = (part.task(), part.part());
+        match progress.add(part) {
+            Ok(true) => {}
+            Ok(false) => {
+                let what = format!("part {number} of task {task} has no place");
+                return refuse(job, "tasks", what);
+            }
+            Err(error) => return refuse(job, "tasks", error.message().to_owned()),
+        }
+    }
+    if let Some(task) = progress.missing().next() {
+        return refuse(job, "tasks", format!("task {} is not complete", task.id));
+    }
+    let mut start = None;
+    for part in &outcome.parts {
+        if part.range.start != start {
+            let (task, range) = (part.task, &part.range);
+            let what = format!("task {task}: {range:?} does not follow what is before");
+            return refuse(job, "tasks", what);
+        }
+        start = part.range.end.clone();
+    }
+    Ok(())
+}
+
+fn prove_part(job: &CompactionJob, part: &TaskOutcome) -> Result<()> {
+    let id = part.task;
+    let accounted: RowSum = [part.written, part.dropped()].into_iter().sum();
+    if accounted != part.read {
         return refuse(
             job,
             "balance",
             format!(
                 "task {id}: read {:?}, accounted for {accounted:?}",
-                task.read
+                part.read
             ),
         );
     }
     let retention = &job.retention;
     for (what, allowed, dropped) in [
-        ("tombstones", retention.drop_tombstones, task.deleted),
-        ("expired rows", retention.expiry.is_some(), task.expired),
+        ("tombstones", retention.drop_tombstones, part.deleted),
+        ("expired rows", retention.expiry.is_some(), part.expired),
         (
             "range-deleted rows",
             !retention.range_deletes.is_empty(),
-            task.range_deleted,
+            part.range_deleted,
         ),
         // Not by today's operators: a task may have run before one was dropped with its column.
         (
             "combined rows",
             job.schema.write_mode() == WriteMode::Upsert,
-            task.combined,
+            part.combined,
         ),
     ] {
         if !allowed && dropped.rows > 0 {
@@ -90,43 +118,27 @@ fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Resu
             );
         }
     }
-    let outputs: RowSum = task
+    let outputs: RowSum = part
         .outputs
         .iter()
         .map(|sst| RowSum::new(sst.rows, sst.rows_hash))
         .sum();
-    if outputs != task.written {
+    if outputs != part.written {
         return refuse(
             job,
             "outputs",
             format!(
                 "task {id}: wrote {:?}, outputs hold {outputs:?}",
-                task.written
+                part.written
             ),
         );
     }
-    for (part, sst) in task.outputs.iter().enumerate() {
-        let named = SstId::Compacted {
-            task: id,
-            token: task.token,
-            part: part as u32,
-        };
-        if sst.id != named {
-            return refuse(
-                job,
-                "attempt",
-                format!("task {id}: output {} is not {named}", sst.id),
-            );
-        }
-        if !is_in_place(job, range, sst) {
-            return refuse(
-                job,
-                "place",
-                format!("task {id}: output {} is out of place", sst.id),
-            );
-        }
+    let outside = |sst: &&SstMeta| !is_in_place(job, &part.range, sst);
+    if let Some(sst) = part.outputs.iter().find(outside) {
+        let what = format!("task {id}: output {} is out of place", sst.id);
+        return refuse(job, "place", what);
     }
-    let overlap = task
+    let overlap = part
         .outputs
         .windows(2)
         .find(|pair| pair[0].key_max >= pair[1].key_min);
@@ -136,6 +148,29 @@ fn prove_task(job: &CompactionJob, range: &KeyRange, task: &TaskOutcome) -> Resu
             "place",
             format!("task {id}: {} reaches into {}", pair[0].id, pair[1].id),
         );
+    }
+    Ok(())
+}
+
+/// Checks the names of a part's outputs; `named` has the last one of each attempt so far.
+fn prove_names(
+    job: &CompactionJob,
+    part: &TaskOutcome,
+    named: &mut HashMap<(TaskId, Token), u32>,
+) -> Result<()> {
+    for sst in &part.outputs {
+        let attempt = (part.task, part.token);
+        let number = match sst.id {
+            SstId::Compacted { task, token, part } if (task, token) == attempt => Some(part),
+            _ => None,
+        };
+        let last = named.get(&attempt).copied();
+        let Some(number) = number.filter(|number| last.is_none_or(|last| last < *number)) else {
+            let (id, task, token) = (sst.id, part.task, part.token);
+            let what = format!("task {task}: output {id} is not the next of attempt {token}");
+            return refuse(job, "attempt", what);
+        };
+        named.insert(attempt, number);
     }
     Ok(())
 }

@@ -56,16 +56,16 @@ impl CompactionReport {
             bytes_read: input_bytes,
             ..Self::default()
         };
-        for task in &outcome.tasks {
-            report.ssts_written += task.outputs.len() as u64;
-            report.bytes_written += task.bytes_written();
-            report.rows_read += task.read.rows;
-            report.rows_written += task.written.rows;
-            report.rows_shadowed += task.shadowed.rows;
-            report.rows_deleted += task.deleted.rows;
-            report.rows_combined += task.combined.rows;
-            report.rows_expired += task.expired.rows;
-            report.rows_range_deleted += task.range_deleted.rows;
+        for part in &outcome.parts {
+            report.ssts_written += part.outputs.len() as u64;
+            report.bytes_written += part.bytes_written();
+            report.rows_read += part.read.rows;
+            report.rows_written += part.written.rows;
+            report.rows_shadowed += part.shadowed.rows;
+            report.rows_deleted += part.deleted.rows;
+            report.rows_combined += part.combined.rows;
+            report.rows_expired += part.expired.rows;
+            report.rows_range_deleted += part.range_deleted.rows;
         }
         report
     }

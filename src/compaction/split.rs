@@ -1,4 +1,5 @@
-//! Cuts a job into tasks of about equal bytes. Pure: where it may cut is an argument.
+//! Cuts a job into tasks of about equal bytes, and a task that is too large in two. Pure: where it may cut is
+//! an argument.
 
 use crate::types::{Key, KeyRange};
 
@@ -45,6 +46,35 @@ pub fn split(mut stretches: Vec<Stretch>, task_bytes_target: u64) -> Vec<KeyRang
     ranges
 }
 
+/// Where to cut `range` so that about half of the bytes of `stretches` that lie in it are on either side. `None`
+/// when no stretch begins inside of it, after the first of them: it is as small as it gets.
+///
+/// A stretch ends where the next one of its input begins; the stretches of one input after another may come in any
+/// order.
+pub fn bisect(stretches: Vec<Stretch>, range: &KeyRange) -> Option<Key> {
+    let least = stretches.iter().map(|stretch| &stretch.first_key).min();
+    let least = least.cloned();
+    let mut inside: Vec<Stretch> = stretches
+        .into_iter()
+        .filter(|stretch| range.contains(&stretch.first_key.0))
+        .collect();
+    inside.sort_by(|left, right| left.first_key.cmp(&right.first_key));
+    let total: u64 = inside.iter().map(|stretch| stretch.bytes).sum();
+    let mut before = 0u64;
+    let mut best: Option<(u64, Key)> = None;
+    for stretch in inside {
+        let is_first = Some(&stretch.first_key) == range.start.as_ref()
+            || Some(&stretch.first_key) == least.as_ref();
+        let unevenness = (2 * before).abs_diff(total);
+        let is_better = best.as_ref().is_none_or(|(best, _)| unevenness < *best);
+        if !is_first && is_better {
+            best = Some((unevenness, stretch.first_key));
+        }
+        before += stretch.bytes;
+    }
+    best.map(|(_, key)| key)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -69,7 +99,48 @@ mod tests {
         assert_eq!(starts, [None, Some(2), Some(4), Some(6)]);
     }
 
+    #[test]
+    fn a_range_is_cut_in_two_until_one_stretch_is_left() {
+        let key = |key: u8| Some(Key::from(&[key][..]));
+        let stretches: Vec<_> = [(1, 10), (3, 70), (5, 10), (7, 10)]
+            .map(|(key, bytes)| stretch(key, bytes))
+            .into();
+        let cut = |start, end| bisect(stretches.clone(), &KeyRange { start, end });
+        assert_eq!(cut(None, None), key(5));
+        assert_eq!(cut(None, key(5)), key(3));
+        assert_eq!(cut(key(3), None), key(5));
+        assert_eq!(cut(key(4), None), key(7));
+        assert_eq!(cut(None, key(3)), None, "one stretch");
+        assert_eq!(cut(key(5), key(7)), None, "one stretch");
+        assert_eq!(cut(key(6), key(7)), None, "a part of one");
+        assert_eq!(cut(key(7), None), None, "the last one");
+        assert_eq!(bisect(vec![], &KeyRange::ALL), None);
+        // Rows of one key, in three inputs.
+        let same = vec![stretch(4, 10); 3];
+        assert_eq!(bisect(same, &KeyRange::ALL), None);
+    }
+
     proptest! {
+        /// Cut again and again, every range comes to where it is not cut any more.
+        #[test]
+        fn bisecting_ends(keys in prop::collection::vec((0..9u8, 0..100u64), 0..40)) {
+            let stretches: Vec<_> = keys.iter().map(|&(key, bytes)| stretch(key, bytes)).collect();
+            let mut ranges = vec![KeyRange::ALL];
+            let mut whole = 0;
+            while let Some(range) = ranges.pop() {
+                let Some(cut) = bisect(stretches.clone(), &range) else {
+                    whole += 1;
+                    continue;
+                };
+                let left = KeyRange { start: range.start.clone(), end: Some(cut.clone()) };
+                let right = KeyRange { start: Some(cut), end: range.end.clone() };
+                prop_assert!(!left.is_empty() && !right.is_empty());
+                ranges.extend([left, right]);
+            }
+            let different: std::collections::BTreeSet<_> = keys.iter().map(|(key, _)| key).collect();
+            prop_assert_eq!(whole, different.len().max(1));
+        }
+
         #[test]
         fn ranges_cover_every_key_once(keys in prop::collection::vec((0..9u8, 0..100u64), 0..40), target in 1..200u64) {
             let stretches: Vec<_> = keys.iter().map(|&(key, bytes)| stretch(key, bytes)).collect();

@@ -1,6 +1,6 @@
 //! What compaction tells about itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
@@ -29,8 +29,12 @@ pub struct CompactionStats {
     pub jobs_failed: BTreeMap<String, u64>,
     /// SSTs that are left alone for a while because a job with them failed.
     pub ssts_quarantined: u64,
-    /// Tasks whose result an earlier attempt, or an earlier process, had left.
+    /// Tasks of resumed jobs of whose results an earlier process had left parts.
     pub tasks_reused: u64,
+    /// Parts of results that a later attempt at the same task went on after, in committed jobs.
+    pub parts_reused: u64,
+    /// Tasks that were too large, or too slow, and whose rest was split, in committed jobs.
+    pub tasks_split: u64,
     /// Jobs that fell back from remote to local, by reason.
     pub fallbacks: BTreeMap<String, u64>,
     /// Rows that committed jobs dropped, by cause: `shadowed` by a newer version of their key, `deleted`
@@ -45,7 +49,7 @@ pub struct CompactionStats {
 /// What one node did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeStats {
-    /// Tasks.
+    /// Tasks of which it wrote a part at least.
     pub tasks: u64,
     /// Rows of their inputs.
     pub rows_read: u64,
@@ -69,26 +73,29 @@ impl CompactionStats {
     /// Counts a committed job.
     pub(super) fn add_committed(&mut self, outcome: &CompactionOutcome) {
         self.jobs_committed += 1;
-        for task in &outcome.tasks {
-            let node = self.nodes.entry(task.node.clone()).or_default();
-            node.tasks += 1;
-            node.rows_read += task.read.rows;
-            node.bytes_read += task.bytes_read;
-            node.bytes_written += task.bytes_written();
-            for (cause, rows) in dropped(task) {
+        self.parts_reused += outcome.parts_reused();
+        self.tasks_split += outcome.splits.len() as u64;
+        let mut seen = HashSet::new();
+        for part in &outcome.parts {
+            let node = self.nodes.entry(part.node.clone()).or_default();
+            node.tasks += u64::from(seen.insert((part.task, &part.node)));
+            node.rows_read += part.read.rows;
+            node.bytes_read += part.bytes_read;
+            node.bytes_written += part.bytes_written();
+            for (cause, rows) in dropped(part) {
                 *self.rows_dropped.entry(cause.to_owned()).or_default() += rows;
             }
         }
     }
 }
 
-/// Rows that a task dropped, by cause.
-fn dropped(task: &TaskOutcome) -> [(&'static str, u64); 5] {
+/// Rows that were dropped, by cause.
+fn dropped(part: &TaskOutcome) -> [(&'static str, u64); 5] {
     [
-        ("shadowed", task.shadowed.rows),
-        ("deleted", task.deleted.rows),
-        ("combined", task.combined.rows),
-        ("expired", task.expired.rows),
-        ("range_deleted", task.range_deleted.rows),
+        ("shadowed", part.shadowed.rows),
+        ("deleted", part.deleted.rows),
+        ("combined", part.combined.rows),
+        ("expired", part.expired.rows),
+        ("range_deleted", part.range_deleted.rows),
     ]
 }

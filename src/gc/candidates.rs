@@ -41,7 +41,7 @@ pub fn judge(table: TableId, objects: &[ObjectInfo], facts: &Facts<'_>) -> Vec<V
         let name = layout::parse(&object.name);
         match name {
             Some(ObjectName::Sst(of, sst)) if of == table => named.judge_sst(sst, facts),
-            Some(ObjectName::Result(of, task)) if of == table => judge_result(task.job, facts),
+            Some(ObjectName::Result(of, task, _)) if of == table => judge_result(task.job, facts),
             Some(ObjectName::Checkpoint(of, _, ends_ms)) if of == table => {
                 judge_checkpoint(ends_ms, facts.now_ms)
             }
@@ -201,7 +201,7 @@ pub fn is_named_by_nobody(objects: &[ObjectName], facts: &Facts<'_>) -> Result<(
                     doomed_jobs.insert(task.job);
                 }
             }
-            ObjectName::Result(_, task) => {
+            ObjectName::Result(_, task, _) => {
                 doomed_jobs.insert(task.job);
             }
             ObjectName::LogRecord { .. } | ObjectName::Checkpoint(..) | ObjectName::Probe(_) => {}

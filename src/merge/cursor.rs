@@ -219,6 +219,13 @@ impl Cursor {
         self.position..outside
     }
 
+    /// How many rows from the current one on, of this batch, have the key `key`.
+    pub(super) fn rows_of(&self, key: &[u8]) -> usize {
+        let loaded = self.loaded();
+        let rows = self.position..loaded.rows();
+        rows.take_while(|&row| loaded.key(row) == key).count()
+    }
+
     /// Goes on to `row` of the current batch; true when that is past its end.
     pub(super) fn advance(&mut self, row: usize) -> bool {
         self.position = row;

@@ -24,10 +24,11 @@ use super::{
 };
 use crate::{
     error::Result,
-    types::{RowSum, row_hash},
+    types::{Key, RowSum, row_hash},
 };
 
-/// Merges sorted sources into one sorted sequence of batches. Ends after the first error.
+/// Merges sorted sources into one sorted sequence of batches. Ends after the first error; pauses at a
+/// [cut](Self::cut).
 pub struct Merge {
     columns: MergeColumns,
     cursors: Vec<Cursor>,
@@ -42,6 +43,10 @@ pub struct Merge {
 enum Phase {
     Opening,
     Running,
+    /// The current key is being brought to its end.
+    Cutting,
+    /// It has ended, and that is yet to be told.
+    Cut,
     Done,
 }
 
@@ -84,6 +89,23 @@ impl Merge {
         self.keys.stats
     }
 
+    /// Ends the batches with the rows of the current key: after those that are still to come `next` answers `None`
+    /// once, and then goes on with the next key. At that moment the [stats](Self::stats) are those of whole keys,
+    /// and every row that was read has come out or was dropped.
+    pub fn cut(&mut self) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Cutting;
+        }
+    }
+
+    /// Where the rest begins, at a cut: the least key after the last one that was read. `None` when nothing is
+    /// left, or nothing was read yet.
+    pub fn rest(&self) -> Option<Key> {
+        let last_key = self.keys.last_key.as_deref();
+        let last_key = last_key.filter(|_| !self.heap.is_empty());
+        last_key.map(|key| Key::from(key).successor())
+    }
+
     fn advance(&mut self) -> Result<()> {
         match self.phase {
             Phase::Opening => {
@@ -95,8 +117,16 @@ impl Merge {
                 self.output.finish()?;
                 self.phase = Phase::Done;
             }
-            Phase::Running => self.step()?,
-            Phase::Done => {}
+            Phase::Running => self.step(usize::MAX)?,
+            Phase::Cutting => match self.repeats() {
+                0 => {
+                    self.keys.end_key(&mut self.output);
+                    self.output.finish()?;
+                    self.phase = Phase::Cut;
+                }
+                repeats => self.step(repeats)?,
+            },
+            Phase::Cut | Phase::Done => {}
         }
         Ok(())
     }
@@ -113,10 +143,20 @@ impl Merge {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<()> {
+    /// How many of the next rows of the first source belong to the current key.
+    fn repeats(&self) -> usize {
+        let (Some(&source), Some(key)) = (self.heap.first(), &self.keys.last_key) else {
+            return 0;
+        };
+        self.cursors[source].rows_of(key)
+    }
+
+    /// Takes a stretch, `rows_max` of its rows at most.
+    fn step(&mut self, rows_max: usize) -> Result<()> {
         let source = self.heap[0];
         let rival = self.runner_up().map(|rival| &self.cursors[rival]);
-        let stretch = self.cursors[source].stretch(rival);
+        let mut stretch = self.cursors[source].stretch(rival);
+        stretch.end = stretch.end.min(stretch.start.saturating_add(rows_max));
         let end = stretch.end;
         let loaded = self.cursors[source].loaded();
         self.keys.take(source, loaded, stretch, &mut self.output)?;
@@ -180,8 +220,13 @@ impl Iterator for Merge {
             if let Some(batch) = self.output.pop() {
                 return Some(Ok(batch));
             }
-            if self.phase == Phase::Done {
-                return None;
+            match self.phase {
+                Phase::Done => return None,
+                Phase::Cut => {
+                    self.phase = Phase::Running;
+                    return None;
+                }
+                Phase::Opening | Phase::Running | Phase::Cutting => {}
             }
             if let Err(error) = self.advance() {
                 self.phase = Phase::Done;

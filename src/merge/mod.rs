@@ -180,3 +180,19 @@ pub struct MergeStats {
     /// Rows dropped because a range delete hides them.
     pub range_deleted: RowSum,
 }
+
+impl MergeStats {
+    /// What has been done since `before`.
+    #[must_use]
+    pub fn since(&self, before: &MergeStats) -> MergeStats {
+        MergeStats {
+            read: self.read.since(before.read),
+            written: self.written.since(before.written),
+            shadowed: self.shadowed.since(before.shadowed),
+            deleted: self.deleted.since(before.deleted),
+            combined: self.combined.since(before.combined),
+            expired: self.expired.since(before.expired),
+            range_deleted: self.range_deleted.since(before.range_deleted),
+        }
+    }
+}

@@ -13,7 +13,10 @@ use arrow::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{error::ErrorKind, types::TableOptions};
+use crate::{
+    error::ErrorKind,
+    types::{Key, KeyRange, TableOptions},
+};
 
 mod combining;
 
@@ -254,14 +257,18 @@ impl Case {
         seen.filter(|row| !row.delete).map(|row| row.id).collect()
     }
 
-    fn run(&self, keep: Keep) -> (Vec<RecordBatch>, MergeStats) {
+    fn merge(&self, keep: Keep) -> Merge {
         let options = MergeOptions {
             mode: self.mode,
             keep,
             batch_rows: self.batch_rows,
             hash_rows: true,
         };
-        let mut merge = merge(&self.schema(), self.sources(), options);
+        merge(&self.schema(), self.sources(), options)
+    }
+
+    fn run(&self, keep: Keep) -> (Vec<RecordBatch>, MergeStats) {
+        let mut merge = self.merge(keep);
         let batches = merge.by_ref().collect::<Result<Vec<_>>>().unwrap();
         (batches, merge.stats())
     }
@@ -288,6 +295,46 @@ proptest! {
         prop_assert_eq!(stats.read, input.sum::<RowSum>());
         prop_assert_eq!(stats.written.rows as usize, ids(&batches).len());
         prop_assert!(case.drop_tombstones || stats.deleted.rows == 0);
+    }
+
+    /// However often it is cut: the same comes out, no key is on both sides, and each part balances.
+    #[test]
+    fn a_cut_parts_the_rows_between_keys(case in case(), every in 1..4usize) {
+        let keep = Keep::Retained(Retention {
+            read_points: case.read_points.clone(),
+            drop_tombstones: case.drop_tombstones,
+            ..Retention::default()
+        });
+        let (whole, total) = case.run(keep.clone());
+        let mut merge = case.merge(keep);
+        let (mut parts, mut before) = (Vec::new(), MergeStats::default());
+        let mut start: Option<Key> = None;
+        loop {
+            let mut part = Vec::new();
+            while let Some(batch) = merge.next() {
+                part.push(batch.unwrap());
+                if part.len() == every {
+                    merge.cut();
+                }
+            }
+            let stats = merge.stats().since(&before);
+            before = merge.stats();
+            let accounted = [stats.written, stats.shadowed, stats.deleted];
+            prop_assert_eq!(stats.read, accounted.into_iter().sum::<RowSum>());
+            prop_assert_eq!(stats.written.rows as usize, ids(&part).len());
+            let range = KeyRange { start: start.take(), end: merge.rest() };
+            for batch in &part {
+                let keys = case.schema().key_encoder().encode(batch).unwrap();
+                prop_assert!(keys.iter().all(|key| range.contains(key.data())));
+            }
+            parts.extend(part);
+            start = range.end;
+            if start.is_none() {
+                break;
+            }
+        }
+        prop_assert_eq!(ids(&parts), ids(&whole));
+        prop_assert_eq!(merge.stats(), total);
     }
 
     #[test]

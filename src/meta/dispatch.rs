@@ -8,7 +8,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_set},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_set},
     iter::Peekable,
     time::Duration,
 };
@@ -60,21 +60,19 @@ pub(super) fn dispatch(
     };
     let settings = state.settings();
     let is_paused = |owner: &OwnerId| settings.paused_owners.contains(owner);
-    let queues = state.queues().filter(|(owner, _)| !is_paused(owner));
-    let mut queues: BTreeMap<&OwnerId, Vec<Queue<'_>>> = queues
-        .map(|(owner, lanes)| (owner, lanes.iter().map(Queue::new).collect()))
-        .collect();
-    let owners: Vec<&OwnerId> = queues.keys().copied().collect();
-    let mut round = fairness.round(owners.into_iter());
+    let owners = state.queues().map(|(owner, _)| owner);
+    let mut round = fairness.round(owners.filter(|owner| !is_paused(owner)));
+    let mut queues: HashMap<&OwnerId, Vec<Queue<'_>>> = HashMap::new();
     while candidates.iter().any(|node| node.slots_free > 0)
-        && let Some(owner) = round.next()
+        && let Some(turn) = round.next()
     {
-        let Some(queue) = queues.get_mut(&owner) else {
-            continue;
-        };
+        let queue = queues.entry(turn.owner).or_insert_with(|| {
+            let lanes = state.lanes_of(turn.owner);
+            lanes.map(Queue::new).collect()
+        });
         match dispatcher.place_next(queue, candidates) {
-            Some(Placed::Assigned) => round.served(owner, settings),
-            Some(Placed::Held) => round.kept(owner, settings),
+            Some(Placed::Assigned) => round.served(turn, settings),
+            Some(Placed::Held) => round.kept(turn, settings),
             None => {}
         }
     }

@@ -26,23 +26,17 @@ pub(super) struct Fairness {
 impl Fairness {
     /// A round of turns over `owners`, which are all that have tasks.
     pub(super) fn round<'a>(&'a mut self, owners: impl Iterator<Item = &'a OwnerId>) -> Round<'a> {
-        let mut times = BTreeMap::new();
-        for owner in owners {
-            let time = self.times.get(owner).copied().unwrap_or_default();
-            times.insert(owner.clone(), time.max(self.now));
-        }
-        let turns = times
-            .iter()
-            .map(|(owner, &time)| Reverse((time, owner.clone())));
-        let turns = turns.collect();
-        // An owner that has just run out of tasks keeps its time until the others have caught up.
         let now = self.now;
+        // One that has just run out of tasks keeps its time until the others have caught up.
         self.times.retain(|_, time| *time > now);
-        self.times.append(&mut times);
+        let turns = owners.map(|owner| {
+            let time = self.times.get(owner).copied().unwrap_or_default();
+            Reverse((time.max(now), owner))
+        });
         Round {
-            fairness: self,
-            turns,
+            turns: turns.collect(),
             kept: BTreeMap::new(),
+            fairness: self,
         }
     }
 }
@@ -50,38 +44,50 @@ impl Fairness {
 /// Turns, one after the other.
 pub(super) struct Round<'a> {
     fairness: &'a mut Fairness,
-    turns: BinaryHeap<Reverse<(u64, OwnerId)>>,
+    turns: BinaryHeap<Reverse<(u64, &'a OwnerId)>>,
     /// What owners would have paid for tasks that are kept.
-    kept: BTreeMap<OwnerId, u64>,
+    kept: BTreeMap<&'a OwnerId, u64>,
 }
 
-impl Round<'_> {
-    /// The owner whose turn it is. It is out of the round unless it is [served](Self::served) or
+impl<'a> Round<'a> {
+    /// The owner whose turn it is, and its time. It is out of the round unless it is [served](Self::served) or
     /// [kept](Self::kept).
-    pub(super) fn next(&mut self) -> Option<OwnerId> {
+    pub(super) fn next(&mut self) -> Option<Turn<'a>> {
         let Reverse((time, owner)) = self.turns.pop()?;
         // Time goes with the one that is furthest behind, and has something to do.
-        self.fairness.now = self.fairness.now.max(time);
-        Some(owner)
+        let kept = self.kept.get(owner).copied().unwrap_or_default();
+        self.fairness.now = self.fairness.now.max(time - kept);
+        Some(Turn { owner, time })
     }
 
-    /// `owner` was given a task; it has its next turn in its order.
-    pub(super) fn served(&mut self, owner: OwnerId, settings: &Settings) {
-        let cost = TASK_COST / u64::from(settings.weight(&owner));
-        let time = self.fairness.times.entry(owner.clone()).or_default();
-        *time += cost;
-        let kept = self.kept.get(&owner).copied().unwrap_or_default();
-        self.turns.push(Reverse((*time + kept, owner)));
+    /// The owner of `turn` was given a task; it has its next turn in its order.
+    pub(super) fn served(&mut self, turn: Turn<'a>, settings: &Settings) {
+        let Turn { owner, time } = turn;
+        let kept = self.kept.get(owner).copied().unwrap_or_default();
+        let time = time + cost(owner, settings);
+        self.fairness.times.insert(owner.clone(), time - kept);
+        self.turns.push(Reverse((time, owner)));
     }
 
-    /// A task of `owner` is kept for a node that will be back at once: that is a turn in this round only.
-    pub(super) fn kept(&mut self, owner: OwnerId, settings: &Settings) {
-        let cost = TASK_COST / u64::from(settings.weight(&owner));
-        let kept = self.kept.entry(owner.clone()).or_default();
-        *kept += cost;
-        let time = self.fairness.times.get(&owner).copied().unwrap_or_default();
-        self.turns.push(Reverse((time + *kept, owner)));
+    /// A task is kept for a node that will be back at once: that is a turn in this round only.
+    pub(super) fn kept(&mut self, turn: Turn<'a>, settings: &Settings) {
+        let Turn { owner, time } = turn;
+        let cost = cost(owner, settings);
+        *self.kept.entry(owner).or_default() += cost;
+        self.turns.push(Reverse((time + cost, owner)));
     }
+}
+
+/// An owner's turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn<'a> {
+    pub(super) owner: &'a OwnerId,
+    /// Its virtual time.
+    time: u64,
+}
+
+fn cost(owner: &OwnerId, settings: &Settings) -> u64 {
+    TASK_COST / u64::from(settings.weight(owner))
 }
 
 #[cfg(test)]
@@ -103,9 +109,9 @@ mod tests {
         for length in (1..6).cycle() {
             let mut round = fairness.round(owners.iter());
             for _ in 0..length.min(left) {
-                let owner = round.next().unwrap();
-                *served.entry(owner.0.clone()).or_default() += 1;
-                round.served(owner, settings);
+                let turn = round.next().unwrap();
+                *served.entry(turn.owner.0.clone()).or_default() += 1;
+                round.served(turn, settings);
             }
             left = left.saturating_sub(length);
             if left == 0 {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::TaskRunner;
 use crate::{
-    compaction::{Attempt, CompactionJob, RowSum, TaskOutcome},
+    compaction::{Attempt, CompactionJob, RowSum, Task, TaskOutcome, TaskPart},
     error::{Error, Result},
     store::{Store, layout},
     types::{JobId, KeyRange, Retention, TableId, TableOptions, TableSchema, Window},
@@ -24,7 +24,7 @@ pub(crate) fn memory() -> Store {
 
 /// Name of the result object of a job's task.
 pub(crate) fn result_name(job: &CompactionJob, index: u32) -> String {
-    layout::result(job.table, job.task_id(index))
+    layout::result(job.table, job.task_id(index), 0)
 }
 
 /// A job of `tasks` tasks.
@@ -79,7 +79,8 @@ impl Writer {
 
 #[async_trait]
 impl TaskRunner for Writer {
-    async fn run(&self, job: Arc<CompactionJob>, index: u32, attempt: Attempt) -> Result<()> {
+    async fn run(&self, job: Arc<CompactionJob>, task: Task, attempt: Attempt) -> Result<()> {
+        let index = task.id.index;
         let ran = (index, attempt.node.0.clone());
         self.ran.lock().unwrap().push(ran);
         if let Some(error) = self.fail.lock().unwrap().get(&index) {
@@ -91,8 +92,10 @@ impl TaskRunner for Writer {
                 () = attempt.cancel.cancelled() => return Err(Error::closed("cancelled")),
             }
         }
-        let outcome = TaskOutcome {
-            task: job.task_id(index),
+        let outcome = TaskPart::Outcome(TaskOutcome {
+            task: task.id,
+            part: 0,
+            range: task.range,
             token: attempt.token,
             node: attempt.node,
             outputs: vec![],
@@ -105,7 +108,7 @@ impl TaskRunner for Writer {
             range_deleted: RowSum::default(),
             bytes_read: 0,
             elapsed_ms: 0,
-        };
+        });
         let name = result_name(&job, index);
         self.store.create(&name, outcome.encode()).await.map(drop)
     }

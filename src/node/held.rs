@@ -20,11 +20,11 @@ use tracing::{debug, warn};
 use super::{TaskRunner, stats::Counters};
 use crate::{
     compaction::{
-        Attempt, CompactionJob, Progress,
+        Attempt, CompactionJob, Progress, Task,
         remote::{Assignment, AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
     },
     error::{Error, ErrorKind, Result, panic_text},
-    types::{NodeId, TaskId},
+    types::NodeId,
 };
 
 /// How long a cancelled attempt may take to end before it is dropped.
@@ -52,17 +52,19 @@ impl Body {
         Self { bytes, decoded }
     }
 
-    /// The job that `task` is of.
-    fn job_of(&self, task: TaskId) -> Result<Arc<CompactionJob>> {
+    /// The job, and the task that `assignment` is about.
+    fn read(&self, assignment: &Assignment) -> Result<(Arc<CompactionJob>, Task)> {
         let decode = || CompactionJob::decode(self.bytes.clone()).map(Arc::new);
         let job = self.decoded.get_or_init(decode).clone()?;
-        if task.index as usize >= job.tasks.len() {
+        let id = assignment.attempt.task;
+        let cut = assignment.range.clone().map(|range| Task { id, range });
+        let Some(task) = cut.or_else(|| job.task(id.index)) else {
             let tasks = job.tasks.len();
             return Err(Error::invalid(format!(
-                "task {task}: its job has {tasks} tasks"
+                "task {id}: its job has {tasks} tasks"
             )));
-        }
-        Ok(job)
+        };
+        Ok((job, task))
     }
 }
 
@@ -70,6 +72,8 @@ impl Body {
 pub(super) struct Held {
     node: NodeId,
     slots: usize,
+    /// Bytes of memory for each slot, when all are in use.
+    slot_memory: u64,
     runner: Arc<dyn TaskRunner>,
     runtime: Handle,
     running: BTreeMap<AttemptId, Running>,
@@ -83,7 +87,7 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn new(
         node: NodeId,
-        slots: usize,
+        (slots, memory_bytes): (usize, u64),
         runner: Arc<dyn TaskRunner>,
         runtime: Handle,
         counters: Arc<Counters>,
@@ -91,6 +95,7 @@ impl Held {
         Self {
             node,
             slots,
+            slot_memory: memory_bytes / slots.max(1) as u64,
             runner,
             runtime,
             running: BTreeMap::new(),
@@ -183,14 +188,19 @@ impl Held {
             memory: assignment.memory,
         };
         let handed = Attempt {
-            token,
-            node: self.node.clone(),
             progress: running.progress.clone(),
             cancel: running.cancel.clone(),
+            // What was estimated before the inputs were opened, or a slot's share.
+            memory_bytes: Some(assignment.memory.max(self.slot_memory)),
+            ..Attempt::new(token, self.node.clone())
         };
         let (runner, cancel) = (self.runner.clone(), running.cancel.clone());
+        let assignment = assignment.clone();
         let work = async move {
-            let run = async { runner.run(body.job_of(task)?, task.index, handed).await };
+            let run = async {
+                let (job, task) = body.read(&assignment)?;
+                runner.run(job, task, handed).await
+            };
             tokio::select! {
                 result = run => result,
                 () = overdue(cancel) => Err(Error::closed("cancelled, and did not end in time")),

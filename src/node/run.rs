@@ -55,9 +55,10 @@ impl Node {
             }) as _
         };
         let runner = self.runner.clone().unwrap_or_else(executor);
-        let (id, slots) = (self.facts.id.clone(), self.config.slots);
+        let id = self.facts.id.clone();
+        let room = (self.config.slots, self.facts.memory_bytes);
         let counters = self.counters.clone();
-        let held = Held::new(id, slots, runner, runtime.handle(), counters);
+        let held = Held::new(id, room, runner, runtime.handle(), counters);
         let link = Link::new(self.env.monotonic());
         let end = Loop {
             node: &self,

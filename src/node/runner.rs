@@ -7,16 +7,15 @@ use async_trait::async_trait;
 use super::Stores;
 use crate::{
     clock::Env,
-    compaction::{Attempt, CompactionJob, execute},
+    compaction::{Attempt, CompactionJob, Task, execute},
     error::Result,
 };
 
 /// Runs tasks.
 #[async_trait]
 pub trait TaskRunner: Send + Sync + 'static {
-    /// Runs one attempt at the task at `index` of `job`. When it returns `Ok`, the task's result object
-    /// exists. Ends soon, with `Closed`, when the attempt is cancelled.
-    async fn run(&self, job: Arc<CompactionJob>, index: u32, attempt: Attempt) -> Result<()>;
+    /// Runs one attempt at `task` of `job`. When it returns `Ok`, the task's result is complete. Ends soon, with `Closed`, when the attempt is cancelled.
+    async fn run(&self, job: Arc<CompactionJob>, task: Task, attempt: Attempt) -> Result<()>;
 }
 
 /// Runs tasks with [`execute()`].
@@ -27,9 +26,9 @@ pub(super) struct Executor {
 
 #[async_trait]
 impl TaskRunner for Executor {
-    async fn run(&self, job: Arc<CompactionJob>, index: u32, attempt: Attempt) -> Result<()> {
+    async fn run(&self, job: Arc<CompactionJob>, task: Task, attempt: Attempt) -> Result<()> {
         let store = self.stores.get(&job.store_url).await?;
-        execute(&job, index, attempt, &store, &self.env)
+        execute(&job, &task, attempt, &store, &self.env)
             .await
             .map(drop)
     }

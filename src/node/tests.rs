@@ -14,7 +14,7 @@ use super::{MetaLink, Node, TaskRunner, fake::job};
 use crate::{
     clock::{Env, ManualClock},
     compaction::{
-        Attempt, CompactionJob,
+        Attempt, CompactionJob, Task,
         remote::{Assignment, AttemptId, NodePoll, PollReply, TaskEnd, TaskReport},
     },
     config::{Millis, NodeConfig},
@@ -50,7 +50,8 @@ struct Works(Vec<Work>);
 
 #[async_trait]
 impl TaskRunner for Works {
-    async fn run(&self, _job: Arc<CompactionJob>, index: u32, attempt: Attempt) -> Result<()> {
+    async fn run(&self, _job: Arc<CompactionJob>, task: Task, attempt: Attempt) -> Result<()> {
+        let index = task.id.index;
         match self.0[index as usize] {
             Work::Succeed => Ok(()),
             Work::Panic => panic!("task {index} is broken"),

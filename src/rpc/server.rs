@@ -3,9 +3,11 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, task::JoinHandle};
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, async_trait, transport::Server};
+use tonic::{
+    Request, Response, Status, async_trait,
+    transport::{Server, server::TcpIncoming},
+};
 use tracing::warn;
 
 use super::{KEEP_ALIVE, MESSAGE_BYTES_MAX, status::to_status};
@@ -44,7 +46,6 @@ pub async fn serve(
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
-        .tcp_nodelay(true)
         .add_service(
             JobsServer::new(surface.clone())
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -69,7 +70,8 @@ pub async fn serve(
         watched(health, service.clone(), closed.clone());
         router.add_service(health_server).add_service(reflection)
     };
-    let incoming = TcpListenerStream::new(listener);
+    // Of a listener of our own the server would not know: each answer would wait for the last one's ACK.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let closing = closed.clone().cancelled_owned();
     let served = router.serve_with_incoming_shutdown(incoming, closing);
     let served = async {

@@ -49,7 +49,7 @@ mod writer;
 pub use cache::{CacheStats, SstCache, warm};
 pub use filter::KeyFilter;
 pub use reader::{BlockBound, RowGroupBound, SstAccess, SstReader};
-pub use run::{RunHooks, SstUpload, write_run};
+pub use run::{RunHooks, SstRun, SstUpload, write_run};
 pub use schema::projected;
 pub use source::{ReadRequest, SstSource};
 pub use stats::ReadStats;

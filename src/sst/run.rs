@@ -66,6 +66,68 @@ impl Drop for SstUpload {
     }
 }
 
+/// Writes the SSTs of a run one after another. Only for threads that may block. Dropped, it leaves no object
+/// of the one that it had not ended.
+pub struct SstRun<'a> {
+    store: &'a Store,
+    handle: &'a Handle,
+    spec: &'a SstSpec,
+    current: Option<SstWriter<SstUpload>>,
+}
+
+impl<'a> SstRun<'a> {
+    /// SSTs with what `spec` says; `handle` runs their requests.
+    pub fn new(store: &'a Store, handle: &'a Handle, spec: &'a SstSpec) -> Self {
+        Self {
+            store,
+            handle,
+            spec,
+            current: None,
+        }
+    }
+
+    /// Adds `batch`, sorted and of stored columns, to the current SST, or to a new one called `id`.
+    ///
+    /// # Errors
+    /// Those of the writer and of the store. After an error the run is of no more use.
+    pub fn write(&mut self, batch: &RecordBatch, id: SstId) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        self.open(|| id)?.write(batch)
+    }
+
+    /// Whether the current SST has about its target size.
+    pub fn is_full(&self) -> bool {
+        let target = self.spec.options.sst_bytes_target;
+        let current = self.current.as_ref();
+        current.is_some_and(|writer| writer.bytes_estimate() >= target)
+    }
+
+    /// Ends the current SST, which is durable then. `None` when it has no rows.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    pub fn end(&mut self) -> Result<Option<SstMeta>> {
+        let Some(writer) = self.current.take() else {
+            return Ok(None);
+        };
+        let (meta, upload) = writer.finish()?;
+        upload.finish()?;
+        Ok(Some(meta))
+    }
+
+    fn open(&mut self, id: impl FnOnce() -> SstId) -> Result<&mut SstWriter<SstUpload>> {
+        let current = &mut self.current;
+        if current.is_none() {
+            let id = id();
+            let upload = SstUpload::new(self.store, self.spec.table, id, self.handle.clone());
+            *current = Some(SstWriter::new(self.spec, id, upload)?);
+        }
+        Ok(current.as_mut().expect("it was just made"))
+    }
+}
+
 /// How the caller of [`write_run`] takes part in it.
 pub struct RunHooks<'a> {
     /// Names the SST at this position of the run, from 0.
@@ -93,16 +155,12 @@ pub fn write_run(
     hooks: RunHooks<'_>,
 ) -> Result<Vec<SstMeta>> {
     let mut run = Run {
-        store,
-        handle,
-        spec,
-        id_of: hooks.id_of,
-        on_finished: hooks.finished,
-        current: None,
+        ssts: SstRun::new(store, handle, spec),
+        hooks,
         finished: Vec::new(),
     };
     for batch in batches {
-        if (hooks.cancelled)() {
+        if (run.hooks.cancelled)() {
             return Err(Error::closed(format!(
                 "writing ssts of table {}: cancelled",
                 spec.table
@@ -110,31 +168,26 @@ pub fn write_run(
         }
         let batch = batch?;
         run.write(&batch)?;
-        (hooks.progress)(batch.num_rows() as u64);
+        (run.hooks.progress)(batch.num_rows() as u64);
     }
     run.end_sst()?;
     Ok(run.finished)
 }
 
-struct Run<'a> {
-    store: &'a Store,
-    handle: &'a Handle,
-    spec: &'a SstSpec,
-    id_of: &'a mut dyn FnMut(u32) -> SstId,
-    on_finished: &'a mut dyn FnMut(&SstMeta),
-    current: Option<SstWriter<SstUpload>>,
+struct Run<'a, 'h> {
+    ssts: SstRun<'a>,
+    hooks: RunHooks<'h>,
     finished: Vec<SstMeta>,
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
         let keys = self.current()?.encode_keys(batch)?;
-        let target = self.spec.options.sst_bytes_target;
         let mut start = 0;
-        if self.current()?.bytes_estimate() >= target {
+        if self.ssts.is_full() {
             start = leading_repeats(&keys, self.current()?.key_last());
             self.current()?.append(batch, &keys, 0..start)?;
             if start < batch.num_rows() {
@@ -146,20 +199,13 @@ impl Run<'_> {
     }
 
     fn current(&mut self) -> Result<&mut SstWriter<SstUpload>> {
-        let current = &mut self.current;
-        if current.is_none() {
-            let id = (self.id_of)(self.finished.len() as u32);
-            let upload = SstUpload::new(self.store, self.spec.table, id, self.handle.clone());
-            *current = Some(SstWriter::new(self.spec, id, upload)?);
-        }
-        Ok(current.as_mut().expect("it was just made"))
+        let number = self.finished.len() as u32;
+        self.ssts.open(|| (self.hooks.id_of)(number))
     }
 
     fn end_sst(&mut self) -> Result<()> {
-        if let Some(writer) = self.current.take() {
-            let (meta, upload) = writer.finish()?;
-            upload.finish()?;
-            (self.on_finished)(&meta);
+        if let Some(meta) = self.ssts.end()? {
+            (self.hooks.finished)(&meta);
             self.finished.push(meta);
         }
         Ok(())

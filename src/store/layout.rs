@@ -5,7 +5,7 @@
 //! wal/<engine>/00000000000000000012.wal         the WAL, when it is kept on the object store (numbered log)
 //! tables/<table>/manifest/00000000000000000042.log
 //! tables/<table>/sst/<sst>.parquet
-//! tables/<table>/results/<job>/<task index>     the first valid result is the result
+//! tables/<table>/results/<job>/<task index>-<n> part n of a task's result: the first one written is final
 //! tables/<table>/checkpoints/<id>-<expires>     when it ends, in ms since the Unix epoch; 0 for never
 //! meta/00000000000000000003.log                 the meta service's plan log
 //! probe/<ulid>                                  written at open, to see what the store promises
@@ -43,8 +43,8 @@ pub enum ObjectName {
     },
     /// An SST.
     Sst(TableId, SstId),
-    /// The result of a task.
-    Result(TableId, TaskId),
+    /// A part of a task's result, and its position among them.
+    Result(TableId, TaskId, u32),
     /// A checkpoint, and when it ends, in milliseconds since the Unix epoch.
     Checkpoint(TableId, CheckpointId, Option<u64>),
     /// What an open left of its look at the store, and when that was, in milliseconds since the Unix epoch.
@@ -55,7 +55,7 @@ impl ObjectName {
     /// The table in whose folder it is.
     pub fn table(&self) -> Option<TableId> {
         match self {
-            Self::Sst(table, _) | Self::Result(table, _) | Self::Checkpoint(table, _, _) => {
+            Self::Sst(table, _) | Self::Result(table, _, _) | Self::Checkpoint(table, _, _) => {
                 Some(*table)
             }
             Self::LogRecord { table, .. } => *table,
@@ -79,12 +79,13 @@ pub fn parse(name: &str) -> Option<ObjectName> {
             let sst = id(file.strip_suffix(".parquet")?)?;
             Some(ObjectName::Sst(id(table)?, sst))
         }
-        [TABLES, table, "results", job, index] => {
+        [TABLES, table, "results", job, part] => {
+            let (index, part) = part.split_once('-')?;
             let task = TaskId {
                 job: id(job)?,
                 index: id(index)?,
             };
-            Some(ObjectName::Result(id(table)?, task))
+            Some(ObjectName::Result(id(table)?, task, id(part)?))
         }
         [TABLES, table, "checkpoints", _] => {
             let (table, (held, expires_ms)) = (id(table)?, parse_checkpoint(name)?);
@@ -150,9 +151,9 @@ pub fn results(table: TableId, job: JobId) -> String {
     format!("tables/{table}/results/{job}")
 }
 
-/// Name of a task's result.
-pub fn result(table: TableId, task: TaskId) -> String {
-    format!("tables/{table}/results/{}/{}", task.job, task.index)
+/// Name of part `part` of a task's result.
+pub fn result(table: TableId, task: TaskId, part: u32) -> String {
+    format!("tables/{table}/results/{}/{}-{part}", task.job, task.index)
 }
 
 /// Folder of a table's checkpoints.
@@ -222,7 +223,7 @@ mod tests {
         let held = CheckpointId::from_parts(3, 3);
         for (name, object) in [
             (sst(table, id), ObjectName::Sst(table, id)),
-            (result(table, task), ObjectName::Result(table, task)),
+            (result(table, task, 17), ObjectName::Result(table, task, 17)),
             (probe(8, 9), ObjectName::Probe(8)),
             (
                 checkpoint(table, held, Some(7)),

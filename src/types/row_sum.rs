@@ -37,6 +37,15 @@ impl RowSum {
         self.rows += other.rows;
         self.hash = self.hash.wrapping_add(other.hash);
     }
+
+    /// The rows that were added since it was `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            rows: self.rows - before.rows,
+            hash: self.hash.wrapping_sub(before.hash),
+        }
+    }
 }
 
 impl std::iter::Sum for RowSum {

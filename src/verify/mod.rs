@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use crate::{
-    compaction::TaskOutcome,
+    compaction::TaskPart,
     error::{Error, Result},
     manifest::{Version, checkpoints, inspect},
     store::{Store, layout},
@@ -176,7 +176,7 @@ async fn look_at(store: &Store, id: TableId) -> Result<(TableReport, Vec<Named>)
         for job in version.jobs.keys() {
             for object in store.list(&layout::results(id, *job)).await? {
                 let bytes = store.get(&object.name).await?;
-                let read = TaskOutcome::decode(&object.name, &bytes).map(drop);
+                let read = TaskPart::decode(&object.name, &bytes).map(drop);
                 report
                     .faults
                     .extend(read.err().map(|error| of(&object.name, &error)));

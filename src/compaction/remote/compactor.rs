@@ -1,8 +1,8 @@
 //! The engine's end of remote compaction: has a job's tasks run by nodes, through the meta service.
 //!
-//! 1. List the job's results: a task whose result object exists is done, whoever wrote it.
+//! 1. List the job's results: a task whose parts reach its end is done, whoever wrote them.
 //! 2. Submit the rest, and watch. When meta does not know the job (it lost its plan), begin again.
-//! 3. Read each result as its task is reported done.
+//! 3. Read the result of each task that is reported done.
 //! 4. Release the job, once it has ended. One that was cancelled has not: it stays in the manifest, its
 //!    tasks go on, and the next engine resumes it.
 //!
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     clock::Env,
     compaction::{
-        Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, TaskOutcome,
+        Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, JobProgress,
         results,
     },
     config::{Fallback, RemoteConfig},
@@ -147,52 +147,42 @@ impl RemoteCompactor {
 
     async fn run(&self, job: &Arc<CompactionJob>) -> Result<CompactionOutcome, Stopped> {
         let mut away = Away::new(self, job.id);
-        let mut found = Outcomes::new(job.clone());
         loop {
-            self.find_results(&mut found, &mut away).await?;
-            if found.is_complete() {
-                break;
+            let mut found = away.wait_out(|| results::load(&self.store, job)).await?;
+            if !found.is_complete() {
+                self.submit(&found, &mut away).await?;
+                if !self.watch(&mut found, &mut away).await? {
+                    debug!(job = %job.id, "meta does not know the job: submitting it again");
+                    continue;
+                }
             }
-            self.submit(&found, &mut away).await?;
-            if self.watch(&mut found, &mut away).await? {
-                break;
-            }
-            debug!(job = %job.id, "meta does not know the job: submitting it again");
+            return Ok(found.into_outcome()?);
         }
-        Ok(found.into_outcome())
-    }
-
-    /// Reads the results that exist already.
-    async fn find_results(&self, found: &mut Outcomes, away: &mut Away<'_>) -> Result<()> {
-        let job = found.job.clone();
-        let read = || results::read_results(&self.store, &job);
-        let results = away.wait_out(read).await?;
-        for (index, outcome) in (0..).zip(results) {
-            found.tasks.extend(outcome.map(|outcome| (index, outcome)));
-        }
-        Ok(())
     }
 
     async fn read_result(
         &self,
-        found: &mut Outcomes,
+        found: &mut JobProgress,
         index: u32,
         away: &mut Away<'_>,
     ) -> Result<()> {
-        let job = found.job.clone();
-        let read = || results::read_result(&self.store, &job, index);
-        let Some(outcome) = away.wait_out(read).await? else {
-            let task = job.task_id(index);
+        let read = async || {
+            let mut more = found.clone();
+            results::extend(&self.store, &mut more, index).await?;
+            Ok(more)
+        };
+        *found = away.wait_out(read).await?;
+        if found.is_missing(index) {
+            let task = found.job().task_id(index);
             return Err(Error::internal(format!(
                 "task {task} was reported done, but has no result"
             )));
-        };
-        found.tasks.insert(index, outcome);
+        }
         Ok(())
     }
 
-    async fn submit(&self, found: &Outcomes, away: &mut Away<'_>) -> Result<(), Stopped> {
-        let submission = found.submission(&self.owner, &self.config)?;
+    async fn submit(&self, found: &JobProgress, away: &mut Away<'_>) -> Result<(), Stopped> {
+        let submission = submission(found, &self.owner, &self.config)?;
         loop {
             match self.service.submit(submission.clone()).await {
                 Ok(()) => {
@@ -209,10 +199,10 @@ impl RemoteCompactor {
     }
 
     /// Follows the job. Returns whether it is complete; if not, meta has forgotten it.
-    async fn watch(&self, found: &mut Outcomes, away: &mut Away<'_>) -> Result<bool, Stopped> {
+    async fn watch(&self, found: &mut JobProgress, away: &mut Away<'_>) -> Result<bool, Stopped> {
         let mut seen = 0;
         loop {
-            let status = match self.service.watch(found.job.id, seen, WATCH_WAIT).await {
+            let status = match self.service.watch(found.job().id, seen, WATCH_WAIT).await {
                 Ok(status) => status,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
                 Err(error) if can_wait(&error) => {
@@ -241,19 +231,19 @@ impl RemoteCompactor {
 
     async fn take_in(
         &self,
-        found: &mut Outcomes,
+        found: &mut JobProgress,
         status: JobStatus,
         away: &mut Away<'_>,
     ) -> Result<()> {
         for (index, state) in status.tasks {
             match state {
-                TaskState::Done { .. } if found.wants(index) => {
+                TaskState::Done { .. } if found.is_missing(index) => {
                     self.read_result(found, index, away).await?;
                 }
-                TaskState::Failed { kind, message } if found.wants(index) => {
+                TaskState::Failed { kind, message } if found.is_missing(index) => {
                     return Err(Error::new(kind, message));
                 }
-                TaskState::Cancelled { reason } if found.wants(index) => {
+                TaskState::Cancelled { reason } if found.is_missing(index) => {
                     return Err(Error::conflict(reason));
                 }
                 _ => {}
@@ -355,65 +345,43 @@ impl Compactor for RemoteCompactor {
     }
 }
 
-/// What of a job has been found.
-struct Outcomes {
-    job: Arc<CompactionJob>,
-    tasks: BTreeMap<u32, TaskOutcome>,
-}
-
-impl Outcomes {
-    fn new(job: Arc<CompactionJob>) -> Self {
-        Self {
-            job,
-            tasks: BTreeMap::new(),
-        }
+/// What is still to be run, for meta.
+fn submission(
+    found: &JobProgress,
+    owner: &OwnerId,
+    config: &RemoteConfig,
+) -> Result<JobSubmission> {
+    let job = found.job();
+    let body = job.encode();
+    if body.len() > BODY_BYTES_MAX {
+        let (id, bytes) = (job.id, body.len());
+        return Err(Error::too_large(format!(
+            "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
+        )));
     }
-
-    fn wants(&self, index: u32) -> bool {
-        (index as usize) < self.job.tasks.len() && !self.tasks.contains_key(&index)
-    }
-
-    fn is_complete(&self) -> bool {
-        self.tasks.len() == self.job.tasks.len()
-    }
-
-    fn into_outcome(self) -> CompactionOutcome {
-        CompactionOutcome {
-            tasks: self.tasks.into_values().collect(),
-        }
-    }
-
-    fn submission(&self, owner: &OwnerId, config: &RemoteConfig) -> Result<JobSubmission> {
-        let job = &self.job;
-        let body = job.encode();
-        if body.len() > BODY_BYTES_MAX {
-            let (id, bytes) = (job.id, body.len());
-            return Err(Error::too_large(format!(
-                "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
-            )));
-        }
-        let missing = (0..job.tasks.len() as u32).filter(|&index| self.wants(index));
-        let tasks = missing.map(|index| TaskSubmission {
-            index,
-            bytes: job.task_bytes(index),
-            memory: job.task_memory(index),
-            range: None,
-        });
-        Ok(JobSubmission {
-            owner: owner.clone(),
-            job: job.id,
-            table: job.table,
-            pressure: Pressure::of(job),
-            needs: Arc::new(Needs {
-                pool: config.pool.clone(),
-                ..Needs::default()
-            }),
-            zone: config.zone.clone(),
-            label: format!("table {}, window {}", job.table, job.window),
-            tasks: tasks.collect(),
-            body,
-        })
-    }
+    let tasks = found.missing().map(|task| TaskSubmission {
+        index: task.id.index,
+        bytes: found.task_bytes(task),
+        memory: job.task_memory(&task.range),
+        range: job
+            .task(task.id.index)
+            .is_none()
+            .then(|| task.range.clone()),
+    });
+    Ok(JobSubmission {
+        owner: owner.clone(),
+        job: job.id,
+        table: job.table,
+        pressure: Pressure::of(job),
+        needs: Arc::new(Needs {
+            pool: config.pool.clone(),
+            ..Needs::default()
+        }),
+        zone: config.zone.clone(),
+        label: format!("table {}, window {}", job.table, job.window),
+        tasks: tasks.collect(),
+        body,
+    })
 }
 
 /// Counts a job as outstanding while it lives.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What a node must be capable of to run jobs in this version's format.
-pub const CAPABILITY: &str = "job-2";
+pub const CAPABILITY: &str = "job-3";
 
 /// One attempt at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

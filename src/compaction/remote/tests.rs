@@ -75,14 +75,12 @@ fn compactor(script: &Arc<Script>, store: &Store) -> RemoteCompactor {
 
 async fn write_results(store: &Store, job: &Arc<CompactionJob>) {
     for index in 0..job.tasks.len() as u32 {
-        let attempt = Attempt {
-            token: Token(1),
-            node: "n".into(),
-            progress: Arc::default(),
-            cancel: Default::default(),
-        };
+        let attempt = Attempt::new(Token(1), "n".into());
         let writer = Writer::new(store, &[]);
-        writer.run(job.clone(), index, attempt).await.unwrap();
+        writer
+            .run(job.clone(), job.task(index).unwrap(), attempt)
+            .await
+            .unwrap();
     }
 }
 
@@ -92,7 +90,7 @@ async fn job_whose_results_are_all_there_is_released_too() {
     write_results(&store, &job).await;
     let compactor = compactor(&script, &store);
     let outcome = compactor.compact(job.clone(), CompactionContext::default());
-    assert_eq!(outcome.await.unwrap().tasks.len(), 2);
+    assert_eq!(outcome.await.unwrap().parts.len(), 2);
     compactor.close().await;
     assert_eq!(script.released(), [job.id]);
 }

@@ -1,6 +1,7 @@
 //! Sees one recorded job through: hand out, prove, commit; or give up.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, atomic::Ordering},
     task::Poll,
 };
@@ -18,8 +19,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     manifest::{Edit, JobRecord, SstMove, SstRef, Version},
     sst::{SstAccess, SstReader},
-    store::layout,
-    types::{JobId, KeyRange, SstId, SstMeta, TableId},
+    store::layout::{self, ObjectName},
+    types::{JobId, KeyRange, SstId, SstMeta, TableId, TaskId},
 };
 
 /// Inputs opened at once, to cut a job into tasks.
@@ -304,17 +305,12 @@ impl Inner {
 
     /// Deletes what the finished tasks of a job that was given up have written.
     async fn delete_outputs(&self, table: &TableJobs, record: &JobRecord) -> Result<()> {
-        let job = self.job_of(table, record)?;
-        for task in results::read_results(&self.store, &job)
-            .await?
-            .iter()
-            .flatten()
-        {
-            for sst in &task.outputs {
-                let live = table.manifest.version().find(sst.into()).is_some();
-                if !live {
-                    self.store.delete(&layout::sst(job.table, sst.id)).await?;
-                }
+        let job = Arc::new(self.job_of(table, record)?);
+        let progress = results::load(&self.store, &job).await?;
+        for sst in progress.outcomes().flat_map(|outcome| &outcome.outputs) {
+            let live = table.manifest.version().find(sst.into()).is_some();
+            if !live {
+                self.store.delete(&layout::sst(job.table, sst.id)).await?;
             }
         }
         Ok(())
@@ -357,7 +353,16 @@ impl Inner {
     pub(super) async fn count_reused(&self, table: TableId, job: JobId) {
         let folder = layout::results(table, job);
         match self.store.list(&folder).await {
-            Ok(results) => lock(&self.stats).tasks_reused += results.len() as u64,
+            Ok(results) => {
+                let names = results.iter().map(|object| layout::parse(&object.name));
+                let tasks: HashSet<TaskId> = names
+                    .filter_map(|name| match name {
+                        Some(ObjectName::Result(_, task, _)) => Some(task),
+                        _ => None,
+                    })
+                    .collect();
+                lock(&self.stats).tasks_reused += tasks.len() as u64;
+            }
             Err(error) => tracing::warn!(%job, %error, "results of a resumed job cannot be listed"),
         }
     }

@@ -316,11 +316,11 @@ fn reasons_are_told() {
             "output of a lost attempt at a finished job",
         ),
         (
-            layout::result(table(), task(1, 3)),
+            layout::result(table(), task(1, 3), 0),
             &format!("input or possible output of job {}", job(1)),
         ),
         (
-            layout::result(table(), task(2, 3)),
+            layout::result(table(), task(2, 3), 1),
             "result of a finished job",
         ),
         (

@@ -23,7 +23,11 @@ mod steer;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -215,6 +219,11 @@ impl State {
     /// Owners with tasks that are ready, and those, by lane.
     pub fn queues(&self) -> impl Iterator<Item = (&OwnerId, &Lanes)> {
         self.index.queued.iter()
+    }
+
+    /// An owner's tasks that are ready, by lane.
+    pub fn lanes_of(&self, owner: &OwnerId) -> impl Iterator<Item = (&Lane, &BTreeSet<Place>)> {
+        self.index.queued.get(owner).into_iter().flatten()
     }
 
     /// The attempts that `node` holds, with their tasks.

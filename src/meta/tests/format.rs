@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    compaction::remote::Needs,
     meta::{
         codec,
         state::{Job, Limits, Settings, State},
@@ -27,6 +28,10 @@ fn update() -> PlanUpdate {
             // The body is not kept.
             job: Arc::new(JobSubmission {
                 body: Bytes::new(),
+                needs: Arc::new(Needs {
+                    capabilities: vec!["job-2".into()],
+                    pool: "large".into(),
+                }),
                 ..submission("owner", 1, 2)
             }),
             submitted_ms: 99,

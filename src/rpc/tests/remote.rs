@@ -67,7 +67,7 @@ async fn outcomes_come_in_task_order_and_results_are_not_made_again() {
     let _nodes = [f.node("a"), f.node("b")];
     let job = job(1, 5);
     let first = f.compact(&job).await.unwrap();
-    let order: Vec<u64> = first.tasks.iter().map(|task| task.read.rows).collect();
+    let order: Vec<u64> = first.parts.iter().map(|part| part.read.rows).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
     let again = f.compact(&job).await.unwrap();
     assert_eq!(again, first);

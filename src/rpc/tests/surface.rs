@@ -42,7 +42,7 @@ async fn services_are_listed_and_their_health_follows_the_plan_log() {
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
     let mut reflection = ServerReflectionClient::new(channel.clone());
-    let asked = tokio_stream::once(request);
+    let asked = futures::stream::iter([request]);
     let mut answers = reflection
         .server_reflection_info(asked)
         .await
