@@ -94,6 +94,15 @@ impl Backoff {
         tokio::time::sleep(self.delay).await;
         self.delay = (self.delay * 2).min(self.max);
     }
+
+    /// Waits for between half of the next pause and all of it, so that those who failed together do not come back
+    /// together.
+    pub async fn pause_jittered(&mut self, env: &Env) {
+        let share = (env.random() >> 96) as u32;
+        let half = self.delay / 2;
+        tokio::time::sleep(half + half.mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
+        self.delay = (self.delay * 2).min(self.max);
+    }
 }
 
 /// A moment, by both clocks.

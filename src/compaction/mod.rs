@@ -9,6 +9,7 @@
 //! records jobs, hands them to a [`Compactor`] and commits what `proof` accepts. [`execute()`] runs one
 //! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]).
 
+mod bisect;
 mod chain;
 mod claims;
 mod codec;

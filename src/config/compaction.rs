@@ -63,9 +63,16 @@ pub struct PlanningConfig {
 pub struct LocalConfig {
     /// Jobs that run at once. Of two or more, one is kept for level 0. Default: 2.
     pub jobs_max: usize,
-    /// Memory for merging, over all jobs that run at once; also bounds how many runs one job merges, wherever
-    /// it runs. At least `"192MiB"`. Default: `"512MiB"`.
+    /// Tasks that run at once, over all jobs; each running job has one at least. At least `jobs_max`. Default: 3.
+    pub tasks_max: usize,
+    /// Memory for merging, over all tasks that run at once; also bounds how many runs one job merges, wherever
+    /// it runs. A task that needs more is cut in two. At least `"192MiB"`. Default: `"512MiB"`.
     pub memory_bytes_max: Bytes,
+    /// How long a task may run: then what is left of it is cut in two. At least `"1s"`. Default: `"10m"`.
+    pub task_time_max: Millis,
+    /// Bytes of objects, read and written together, that compaction in this process may use in a second, on average.
+    /// At least `"64KiB"`. Default: no limit.
+    pub bytes_per_second_max: Option<Bytes>,
 }
 
 /// Who runs compaction jobs.
@@ -165,7 +172,10 @@ impl Default for LocalConfig {
     fn default() -> Self {
         Self {
             jobs_max: 2,
+            tasks_max: 3,
             memory_bytes_max: Bytes::mib(512),
+            task_time_max: Millis::secs(600),
+            bytes_per_second_max: None,
         }
     }
 }
@@ -225,11 +235,7 @@ impl CompactionConfig {
             faults.check(is_positive, || format!("compaction.{name} is 0"));
         }
         self.planning.check(faults);
-        let memory = self.local.memory_bytes_max;
-        faults.check(memory.0 >= LocalConfig::MEMORY_BYTES_MIN, || {
-            let min = Bytes(LocalConfig::MEMORY_BYTES_MIN);
-            format!("compaction.local.memory_bytes_max {memory} is below {min}, which merging two runs can need: jobs would wait for ever")
-        });
+        self.local.check(faults);
         self.remote.check(self.mode, faults);
     }
 }
@@ -254,6 +260,27 @@ impl PlanningConfig {
 impl LocalConfig {
     /// What merging two runs can need.
     pub const MEMORY_BYTES_MIN: u64 = 192 << 20;
+
+    fn check(&self, faults: &mut Faults) {
+        let (memory, min) = (self.memory_bytes_max, Bytes(Self::MEMORY_BYTES_MIN));
+        faults.check(memory >= min, || {
+            format!("compaction.local.memory_bytes_max {memory} is below {min}, which merging two runs can need: jobs would wait for ever")
+        });
+        let (tasks, jobs) = (self.tasks_max, self.jobs_max);
+        faults.check(tasks >= jobs, || {
+            format!("compaction.local.tasks_max {tasks} is below jobs_max {jobs}")
+        });
+        let time = self.task_time_max;
+        faults.check(time >= Millis::secs(1), || {
+            format!("compaction.local.task_time_max {time} is below 1s")
+        });
+        let rate = self.bytes_per_second_max;
+        let is_enough = rate.is_none_or(|rate| rate.0 >= 64 << 10);
+        faults.check(is_enough, || {
+            let rate = rate.unwrap_or_default();
+            format!("compaction.local.bytes_per_second_max {rate} is below 64KiB")
+        });
+    }
 }
 
 impl RemoteConfig {

@@ -18,7 +18,10 @@ use object_store::{Error as StoreError, Result as StoreResult};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::stats::{Counters, Operation, Outcome, StoreStats};
-use crate::{clock::Env, config::StoreConfig};
+use crate::{
+    clock::Env,
+    config::{Bytes, StoreConfig},
+};
 
 /// Bytes that a request may take another second for.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
@@ -61,6 +64,16 @@ impl Limits {
             request_timeout: None,
             ..Self::remote(config, env)
         }
+    }
+
+    /// Nothing but `bytes_per_second`.
+    pub(super) fn throttle(bytes_per_second: u64, env: Env) -> Self {
+        let config = StoreConfig {
+            requests_max: Semaphore::MAX_PERMITS,
+            bytes_per_second_max: Some(Bytes(bytes_per_second)),
+            ..StoreConfig::default()
+        };
+        Self::local(&config, env)
     }
 
     /// What was counted.

@@ -108,6 +108,21 @@ impl Store {
         Self::new(backend, Limits::remote(config, Env::default()))
     }
 
+    /// The same store for somebody who may use so many bytes a second of it, read and written together, on average.
+    /// All clones of it share them.
+    #[must_use]
+    pub fn throttled(self, bytes_per_second: u64, env: Env) -> Self {
+        let objects = Limited {
+            objects: self.objects,
+            parts: None,
+            limits: Arc::new(Limits::throttle(bytes_per_second, env)),
+        };
+        Self {
+            objects: Arc::new(objects),
+            ..self
+        }
+    }
+
     /// What it was asked for since it was opened, by all its clones.
     pub fn stats(&self) -> StoreStats {
         self.limits.stats()

@@ -2,7 +2,8 @@
 //!
 //! 1. List the job's results: a task whose parts reach its end is done, whoever wrote them.
 //! 2. Submit the rest, and watch. When meta does not know the job (it lost its plan), begin again.
-//! 3. Read the result of each task that is reported done.
+//! 3. Read the result of each task that is reported done. One that was too large for every node is cut in two, and
+//!    the job submitted again, with the new tasks.
 //! 4. Release the job, once it has ended. One that was cancelled has not: it stays in the manifest, its
 //!    tasks go on, and the next engine resumes it.
 //!
@@ -31,7 +32,7 @@ use crate::{
     clock::Env,
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, JobProgress,
-        results,
+        bisect::bisect_rest, results,
     },
     config::{Fallback, RemoteConfig},
     error::{Error, ErrorKind, Result},
@@ -82,6 +83,15 @@ enum Stopped {
     Failed(Error),
     /// Meta has been away for longer than allowed.
     Away(Error),
+}
+
+/// Why a job is not followed any longer.
+enum Watched {
+    Complete,
+    /// There are tasks that meta does not run: cut from others, or displaced.
+    Lacking,
+    /// Meta does not know the job.
+    Unknown,
 }
 
 impl From<Error> for Stopped {
@@ -147,17 +157,20 @@ impl RemoteCompactor {
 
     async fn run(&self, job: &Arc<CompactionJob>) -> Result<CompactionOutcome, Stopped> {
         let mut away = Away::new(self, job.id);
-        loop {
-            let mut found = away.wait_out(|| results::load(&self.store, job)).await?;
-            if !found.is_complete() {
-                self.submit(&found, &mut away).await?;
-                if !self.watch(&mut found, &mut away).await? {
+        let load = || results::load(&self.store, job);
+        let mut found = away.wait_out(load).await?;
+        while !found.is_complete() {
+            self.submit(&found, &mut away).await?;
+            match self.watch(&mut found, &mut away).await? {
+                Watched::Complete => {}
+                Watched::Lacking => debug!(job = %job.id, "meta lacks tasks: submitting them"),
+                Watched::Unknown => {
                     debug!(job = %job.id, "meta does not know the job: submitting it again");
-                    continue;
+                    found = away.wait_out(load).await?;
                 }
             }
-            return Ok(found.into_outcome()?);
         }
+        Ok(found.into_outcome()?)
     }
 
     async fn read_result(
@@ -198,13 +211,18 @@ impl RemoteCompactor {
         }
     }
 
-    /// Follows the job. Returns whether it is complete; if not, meta has forgotten it.
-    async fn watch(&self, found: &mut JobProgress, away: &mut Away<'_>) -> Result<bool, Stopped> {
+    /// Follows the job, until there is something else to do.
+    async fn watch(
+        &self,
+        found: &mut JobProgress,
+        away: &mut Away<'_>,
+    ) -> Result<Watched, Stopped> {
         let mut seen = 0;
         loop {
-            let status = match self.service.watch(found.job().id, seen, WATCH_WAIT).await {
+            let job = found.job().id;
+            let status = match self.service.watch(job, seen, WATCH_WAIT).await {
                 Ok(status) => status,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Watched::Unknown),
                 Err(error) if can_wait(&error) => {
                     away.wait(error).await?;
                     continue;
@@ -217,31 +235,42 @@ impl RemoteCompactor {
             let displaced = status.tasks.iter();
             let displaced = displaced.filter(|(_, state)| *state == TaskState::Displaced);
             let displaced = displaced.count();
-            self.take_in(found, status, away).await?;
+            let is_split = self.take_in(found, status, away).await?;
             if found.is_complete() {
-                return Ok(true);
+                return Ok(Watched::Complete);
+            }
+            if is_split {
+                return Ok(Watched::Lacking);
             }
             if displaced > 0 {
                 let what = format!("queue is full: {displaced} tasks gave way to more urgent ones");
                 away.wait(Error::too_large(what)).await?;
-                return Ok(false);
+                return Ok(Watched::Lacking);
             }
         }
     }
 
+    /// Takes in what meta says; returns whether a task was split.
     async fn take_in(
         &self,
         found: &mut JobProgress,
         status: JobStatus,
         away: &mut Away<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut is_split = false;
         for (index, state) in status.tasks {
             match state {
                 TaskState::Done { .. } if found.is_missing(index) => {
                     self.read_result(found, index, away).await?;
                 }
                 TaskState::Failed { kind, message } if found.is_missing(index) => {
-                    return Err(Error::new(kind, message));
+                    let error = Error::new(kind, message);
+                    if kind != ErrorKind::TooLarge {
+                        return Err(error);
+                    }
+                    let bisect = || bisect_rest(&self.store, found, index, &error);
+                    *found = away.wait_out(bisect).await?;
+                    is_split = true;
                 }
                 TaskState::Cancelled { reason } if found.is_missing(index) => {
                     return Err(Error::conflict(reason));
@@ -249,7 +278,7 @@ impl RemoteCompactor {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(is_split)
     }
 
     /// Tells meta in the background that `job` has ended. Should that not come through, meta finds out by

@@ -1,6 +1,7 @@
 //! The remote compactor against a scripted meta service, in paused time.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -10,7 +11,9 @@ use async_trait::async_trait;
 use super::{JobService, JobStatus, JobSubmission, RemoteCompactor, TaskState};
 use crate::{
     clock::Env,
-    compaction::{Attempt, CompactionContext, CompactionJob, Compactor},
+    compaction::{
+        Attempt, CompactionContext, CompactionJob, Compactor, Task, execute, proof, tests::Bench,
+    },
     config::RemoteConfig,
     error::{Error, ErrorKind, Result},
     node::{
@@ -155,4 +158,87 @@ async fn reason_for_waiting_goes_with_its_cause() {
     outcome.unwrap();
     assert!(waiting.is_some_and(|reason| reason.contains("list")));
     assert_eq!(compactor.waiting(), None);
+}
+
+/// Runs what is submitted, at once: task 0 in too little memory.
+#[derive(Default)]
+struct Executing {
+    store: Mutex<Option<Store>>,
+    submitted: Mutex<Vec<JobSubmission>>,
+    states: Mutex<BTreeMap<u32, TaskState>>,
+}
+
+#[async_trait]
+impl JobService for Executing {
+    async fn submit(&self, submission: JobSubmission) -> Result<()> {
+        let job = Arc::new(CompactionJob::decode(submission.body.clone())?);
+        let store = self.store.lock().unwrap().clone().unwrap();
+        for submitted in &submission.tasks {
+            let index = submitted.index;
+            if self.states.lock().unwrap().contains_key(&index) {
+                continue;
+            }
+            let planned = || job.tasks[index as usize].clone();
+            let task = Task {
+                id: job.task_id(index),
+                range: submitted.range.clone().unwrap_or_else(planned),
+            };
+            let attempt = Attempt {
+                memory_bytes: (index == 0).then_some(1_000),
+                ..Attempt::new(Token(u64::from(index) + 1), "n".into())
+            };
+            let node = attempt.node.clone();
+            let state = match execute(&job, &task, attempt, &store, &Env::default()).await {
+                Ok(_) => TaskState::Done { node },
+                Err(error) => TaskState::Failed {
+                    kind: error.kind(),
+                    message: error.message().to_owned(),
+                },
+            };
+            self.states.lock().unwrap().insert(index, state);
+        }
+        self.submitted.lock().unwrap().push(submission);
+        Ok(())
+    }
+
+    async fn watch(&self, _job: JobId, _seen: u64, _wait: Duration) -> Result<JobStatus> {
+        let states = self.states.lock().unwrap().clone();
+        Ok(JobStatus {
+            revision: states.len() as u64,
+            tasks: states.into_iter().collect(),
+        })
+    }
+
+    async fn release(&self, _job: JobId) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_too_large_for_every_node_is_cut_and_submitted_again() {
+    let bench = Bench::overlapping().await;
+    let (service, job) = (Arc::new(Executing::default()), bench.job(&[30_000]));
+    *service.store.lock().unwrap() = Some(bench.store.clone());
+    let compactor = RemoteCompactor::new(
+        service.clone(),
+        bench.store.clone(),
+        "o".into(),
+        RemoteConfig::default(),
+        Env::default(),
+    );
+    let outcome = compactor.compact(job.clone(), CompactionContext::default());
+    let outcome = outcome.await.unwrap();
+    proof::prove(&job, &outcome).unwrap();
+    assert_eq!(bench.written(&outcome).await, bench.merged());
+    assert_eq!(outcome.splits.len(), 1);
+    let submitted = service.submitted.lock().unwrap();
+    let tasks = |at: usize| {
+        let tasks = submitted[at].tasks.iter();
+        tasks
+            .map(|task| (task.index, task.range.is_some()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(submitted.len(), 2);
+    assert_eq!(tasks(0), [(0, false), (1, false)]);
+    assert_eq!(tasks(1), [(2, true), (3, true)]);
 }
