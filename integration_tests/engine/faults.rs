@@ -19,12 +19,11 @@ use siltstone::{
         Store,
         faulty::{Effect, Fault, Faults, Operation},
     },
-    types::{SstId, TableOptions, WriteMode},
+    types::{TableOptions, WriteMode},
 };
 
 use crate::support::{
-    eventually, one_second_windows, quiet_config, reading_keys, reading_rows, readings,
-    readings_schema, scan,
+    eventually, one_second_windows, quiet_config, readings, readings_schema, scan,
 };
 
 /// An engine over memory with scripted faults and no WAL.
@@ -73,15 +72,6 @@ impl Bench {
                 .unwrap();
             self.table.flush().await.unwrap();
         }
-    }
-
-    /// How many objects of tables have `part` in their names.
-    async fn objects(&self, part: &str) -> usize {
-        let objects = self.store.list("tables").await.unwrap();
-        objects
-            .iter()
-            .filter(|object| object.name.contains(part))
-            .count()
     }
 
     async fn rows(&self) -> usize {
@@ -311,107 +301,6 @@ async fn a_scan_keeps_what_it_reads_from_being_deleted() {
     .await;
     assert_eq!(ssts().await, bench.table.stats().ssts);
     assert_eq!(bench.rows().await, 200_004);
-}
-
-type Forge = fn(&mut CompactionOutcome);
-
-/// Runs jobs, and tampers with what came out.
-struct Forger {
-    honest: LocalCompactor,
-    forge: Forge,
-}
-
-#[async_trait]
-impl Compactor for Forger {
-    async fn compact(
-        &self,
-        job: Arc<CompactionJob>,
-        context: CompactionContext,
-    ) -> Result<CompactionOutcome> {
-        let mut outcome = self.honest.compact(job, context).await?;
-        (self.forge)(&mut outcome);
-        Ok(outcome)
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.honest.capacity()
-    }
-
-    fn kind(&self) -> &'static str {
-        "forger"
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_outcome_is_refused_by_the_clause_it_breaks() {
-    let forgeries: [(&str, Forge); 8] = [
-        ("tasks", |outcome| outcome.parts.clear()),
-        ("balance", |outcome| outcome.parts[0].shadowed.rows -= 1),
-        ("inputs", |outcome| {
-            outcome.parts[0].read.hash ^= 1;
-            outcome.parts[0].shadowed.hash = outcome.parts[0].shadowed.hash.wrapping_add(
-                outcome.parts[0].read.hash.wrapping_sub(
-                    outcome.parts[0]
-                        .written
-                        .hash
-                        .wrapping_add(outcome.parts[0].shadowed.hash)
-                        .wrapping_add(outcome.parts[0].deleted.hash),
-                ),
-            );
-        }),
-        ("outputs", |outcome| outcome.parts[0].outputs[0].rows += 1),
-        ("attempt", |outcome| {
-            let SstId::Compacted { token, .. } = &mut outcome.parts[0].outputs[0].id else {
-                panic!("not an output");
-            };
-            token.0 += 1;
-        }),
-        ("place", |outcome| outcome.parts[0].outputs[0].level = 2),
-        ("place", |outcome| {
-            outcome.parts[0].outputs[0].seq_max.0 += 1_000
-        }),
-        ("present", |outcome| outcome.parts[0].outputs[0].bytes += 1),
-    ];
-    for (clause, forge) in forgeries {
-        let bench = Bench::new(one_second_windows()).await;
-        bench.flush_runs(4).await;
-        bench
-            .table
-            .delete(reading_keys(&[(3, None)]))
-            .await
-            .unwrap();
-        let before = reading_rows(&scan(&bench.table, ScanRequest::all()).await);
-        let honest = LocalCompactor::new(bench.store.clone(), &config().compaction, Env::default());
-        bench
-            .engine
-            .set_compactor(Some(Arc::new(Forger { honest, forge })));
-        let error = bench.table.compact().await.unwrap_err();
-        assert!(
-            error.to_string().contains(&format!("clause {clause}")),
-            "{clause}: {error}"
-        );
-        eventually("every job is given up", async || {
-            bench.table.stats().jobs == 0
-        })
-        .await;
-        let level_0 = bench.table.stats().ssts_by_level.get(&0).copied();
-        assert_eq!(level_0, Some(5), "{clause}");
-        eventually("what the refused jobs wrote is deleted", async || {
-            bench.objects("/sst/").await == 5 && bench.objects("/results/").await == 0
-        })
-        .await;
-        assert_eq!(
-            reading_rows(&scan(&bench.table, ScanRequest::all()).await),
-            before
-        );
-        // The next attempt is another job, and an honest one succeeds.
-        bench.engine.set_compactor(None);
-        bench.table.compact().await.unwrap();
-        assert_eq!(
-            reading_rows(&scan(&bench.table, ScanRequest::all()).await),
-            before
-        );
-    }
 }
 
 /// Runs jobs to their end, but never says so.

@@ -17,6 +17,7 @@ mod edges;
 mod expiry;
 mod faults;
 mod findings;
+mod forgeries;
 mod imports;
 mod model;
 mod planners;

@@ -11,7 +11,8 @@
 //! * `attempt`: outputs are named after the attempt, in sequence;
 //! * `place`: outputs have the job's level and window, lie in its table's folder and inside the keys of their outcome,
 //!   sorted and disjoint;
-//! * `present`: the store has each output, in full.
+//! * `present`: the store has each output, and its footer says of it what the outcome says;
+//! * `versions`: where a key's newest row hides the others from everybody, an output has no key twice.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,7 +22,7 @@ use crate::{
     types::{KeyRange, SstId, SstMeta, TaskId, Token, WriteMode},
 };
 
-/// Checks every clause but `present`.
+/// Checks every clause but those about the objects, `present` and `versions`.
 ///
 /// # Errors
 /// `Internal`, naming job, task and clause.
@@ -203,22 +204,24 @@ fn is_in_place(job: &CompactionJob, range: &KeyRange, sst: &SstMeta) -> bool {
         && sst.applied_seq == retention.applied_seq()
 }
 
-/// The clause `present`, given the size that the store reports for an output.
+/// The clauses `present` and `versions` of an output, given how opening it ended: whether it has each key once.
 ///
 /// # Errors
-/// `Internal`, naming job and output.
-pub fn prove_present(job: &CompactionJob, sst: &SstMeta, bytes: Option<u64>) -> Result<()> {
-    if bytes == Some(sst.bytes) {
-        return Ok(());
+/// `Internal`, naming job, output and clause.
+pub fn prove_object(job: &CompactionJob, sst: &SstMeta, opened: Result<bool>) -> Result<()> {
+    let keys_are_unique = match opened {
+        Ok(unique) => unique,
+        Err(error) => {
+            let what = format!("output {}: {error}", sst.id);
+            return refuse(job, "present", what);
+        }
+    };
+    let newest_hides = job.schema.write_mode() == WriteMode::Upsert && !job.schema.combines();
+    if newest_hides && job.retention.read_points.is_empty() && !keys_are_unique {
+        let what = format!("output {} has a key more than once", sst.id);
+        return refuse(job, "versions", what);
     }
-    refuse(
-        job,
-        "present",
-        format!(
-            "output {} should have {} bytes, the store has {bytes:?}",
-            sst.id, sst.bytes
-        ),
-    )
+    Ok(())
 }
 
 fn refuse(job: &CompactionJob, clause: &str, what: String) -> Result<()> {

@@ -219,12 +219,33 @@ impl Inner {
             }
         };
         proof::prove(&job, &outcome)?;
-        for sst in outcome.outputs() {
-            let name = layout::sst(job.table, sst.id);
-            let size = self.retry(table, || self.store.size(&name)).await?;
-            proof::prove_present(&job, sst, size)?;
-        }
+        self.prove_objects(table, &job, &outcome).await?;
         Ok((job, outcome))
+    }
+
+    async fn prove_objects(
+        &self,
+        table: &TableJobs,
+        job: &CompactionJob,
+        outcome: &CompactionOutcome,
+    ) -> Result<()> {
+        let access = SstAccess::by_chunks(&self.store);
+        let outputs: Vec<Arc<SstMeta>> = outcome.outputs().cloned().map(Arc::new).collect();
+        let access = &access;
+        let opened = stream::iter(outputs).map(|sst| async move {
+            let open = || SstReader::open(access, &job.schema, job.table, sst.clone());
+            let opened = self.retry(table, open).await;
+            (sst, opened)
+        });
+        let mut opened = opened.buffered(OPENS_MAX);
+        while let Some((sst, opened)) = opened.next().await {
+            let opened = match opened {
+                Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
+                opened => opened.map(|sst| sst.keys_are_unique()),
+            };
+            proof::prove_object(job, &sst, opened)?;
+        }
+        Ok(())
     }
 
     fn job_of(&self, table: &TableJobs, record: &JobRecord) -> Result<CompactionJob> {
