@@ -222,6 +222,15 @@ async fn a_missing_or_damaged_input_is_named_and_stays() {
             "{error}"
         );
         assert!(error.to_string().contains(&input.name), "{error}");
+        // It alone is left alone, until somebody asks for another try.
+        let listed = bench.engine.stats().compaction.quarantine;
+        let [held] = &listed[..] else {
+            panic!("{listed:?}");
+        };
+        assert!(input.name.ends_with(&format!("{}.parquet", held.sst)));
+        assert!(held.reason.contains(&input.name), "{held:?}");
+        assert_eq!(bench.table.retry_quarantined().unwrap(), 1);
+        assert_eq!(bench.engine.stats().compaction.ssts_quarantined, 0);
         let stats = bench.table.stats();
         assert_eq!((stats.ssts, stats.jobs, stats.obsolete_ssts), (3, 0, 0));
     }

@@ -46,7 +46,7 @@ pub use progress::JobProgress;
 pub use remote::RemoteCompactor;
 pub use report::CompactionReport;
 pub use scheduler::Scheduler;
-pub use stats::{CompactionStats, NodeStats};
+pub use stats::{CompactionStats, NodeStats, QuarantinedSst};
 
 use crate::error::Result;
 pub use crate::types::RowSum;

@@ -29,6 +29,8 @@ pub struct CompactionStats {
     pub jobs_failed: BTreeMap<String, u64>,
     /// SSTs that are left alone for a while because a job with them failed.
     pub ssts_quarantined: u64,
+    /// Each of them, and why. [`Table::retry_quarantined`](crate::Table::retry_quarantined) has them tried again.
+    pub quarantine: Vec<QuarantinedSst>,
     /// Tasks of resumed jobs of whose results an earlier process had left parts.
     pub tasks_reused: u64,
     /// Parts of results that a later attempt at the same task went on after, in committed jobs.
@@ -44,6 +46,23 @@ pub struct CompactionStats {
     pub nodes: BTreeMap<NodeId, NodeStats>,
     /// The last failure in words.
     pub last_error: Option<String>,
+}
+
+/// An SST that is left alone for a while because a job with it failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuarantinedSst {
+    /// Name of the table.
+    pub table: String,
+    /// The SST's id.
+    pub sst: String,
+    /// Why the last job with it failed.
+    pub reason: String,
+    /// Jobs that have failed with it.
+    pub failures: u32,
+    /// When the first of them failed, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// In how many milliseconds it is tried again.
+    pub retry_in_ms: u64,
 }
 
 /// What one node did.

@@ -382,6 +382,15 @@ impl Table {
         self.engine.scheduler.compact(self.inner.id(), range).await
     }
 
+    /// Has automatic compaction take up at once what it leaves alone because jobs with it failed; returns how many
+    /// SSTs that are. [`CompactionStats::quarantine`](crate::compaction::CompactionStats::quarantine) lists them.
+    ///
+    /// # Errors
+    /// `NotFound` when the table was dropped.
+    pub fn retry_quarantined(&self) -> Result<u64> {
+        self.engine.scheduler.retry_quarantined(self.inner.id())
+    }
+
     /// Numbers about it.
     pub fn stats(&self) -> TableStats {
         let (inner, engine) = (&self.inner, &self.engine);

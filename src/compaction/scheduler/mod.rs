@@ -193,6 +193,18 @@ impl Scheduler {
         self.inner.compact(&table, range).await
     }
 
+    /// Has automatic plans take up what was left alone in `table` because jobs with it failed; returns how many SSTs.
+    ///
+    /// # Errors
+    /// `NotFound` for a table that is not here.
+    pub fn retry_quarantined(&self, table: TableId) -> Result<u64> {
+        let table = lock(&self.inner.tables).get(&table).cloned();
+        let table = table.ok_or_else(|| Error::not_found("the table is gone"))?;
+        let released = table.quarantine.release(self.inner.env.monotonic());
+        self.wake();
+        Ok(released)
+    }
+
     /// How many level-0 SSTs of `table` are merged a second, lately; `None` while that is not known.
     pub fn cleared_per_second(&self, table: TableId) -> Option<f64> {
         let table = lock(&self.inner.tables).get(&table).cloned()?;
@@ -239,8 +251,9 @@ impl Scheduler {
         let tables = lock(&self.inner.tables);
         let held = tables
             .values()
-            .map(|table| table.quarantine.held(now).len() as u64);
-        stats.ssts_quarantined = held.sum();
+            .flat_map(|table| table.quarantine.list(&table.name, now));
+        stats.quarantine = held.collect();
+        stats.ssts_quarantined = stats.quarantine.len() as u64;
         stats.jobs_running = self.inner.tracker.len() as u64;
         stats
     }

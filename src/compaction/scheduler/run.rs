@@ -87,9 +87,8 @@ impl Inner {
             return;
         }
         self.note_failure(table, error, "compaction job could not be started");
-        table
-            .quarantine
-            .add(&plan.input_ids(), self.env.monotonic());
+        let reason = error.to_string();
+        table.quarantine.add(&plan.input_ids(), &reason, &self.env);
     }
 
     async fn record(&self, table: &TableJobs, plan: &Plan) -> Result<Option<Arc<JobRecord>>> {
@@ -304,9 +303,9 @@ impl Inner {
         let (named, others): (Vec<SstId>, Vec<SstId>) = record
             .inputs
             .iter()
-            .partition(|sst| text.contains(&sst.to_string()));
+            .partition(|sst| text.contains(&format!("{sst}.parquet")));
         let held = if named.is_empty() { others } else { named };
-        table.quarantine.add(&held, self.env.monotonic());
+        table.quarantine.add(&held, &text, &self.env);
         let edit = Edit {
             jobs_ended: vec![record.id],
             ..Edit::default()
