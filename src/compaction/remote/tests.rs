@@ -204,6 +204,7 @@ impl JobService for Executing {
     async fn watch(&self, _job: JobId, _seen: u64, _wait: Duration) -> Result<JobStatus> {
         let states = self.states.lock().unwrap().clone();
         Ok(JobStatus {
+            jobs_window: 8,
             revision: states.len() as u64,
             tasks: states.into_iter().collect(),
         })
