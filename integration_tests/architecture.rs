@@ -65,6 +65,8 @@ const PURE: &[(&str, &[&str])] = &[
     ("manifest/version",   &["async ", "tokio::"]),
     ("compaction/planner", &["async ", "tokio::", "rand::"]),
     ("compaction/split",   &["async ", "tokio::", "rand::"]),
+    ("compaction/chain",   &["async ", "tokio::", "rand::"]),
+    ("compaction/progress", &["async ", "tokio::", "rand::"]),
     ("compaction/proof",   &["async ", "tokio::", "rand::"]),
     ("gc/candidates",      &["async ", "tokio::"]),
     ("gc/verdict",         &["async ", "tokio::"]),

@@ -17,7 +17,7 @@
 //!    claims its inputs, cuts it into tasks, and records it in the manifest as a job.
 //! 7. The [`Compactor`](compaction::Compactor) runs the tasks: here, or through the [`meta`] service on
 //!    [nodes](node), which talk over [`rpc`]. Both call [`compaction::execute()`].
-//! 8. Each task leaves its outcome as an object; the first valid one is final.
+//! 8. Each task leaves its outcome as objects, part by part; of each the first valid one is final.
 //! 9. The engine checks the [proof](compaction::proof) that no row was lost, and swaps inputs for outputs
 //!    in one edit. Only the engine ever commits.
 //! 10. Scans that began before go on reading what they began with.

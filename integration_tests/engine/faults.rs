@@ -241,6 +241,44 @@ async fn a_missing_or_damaged_input_is_named_and_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_input_is_left_alone_while_the_rest_of_the_table_is_compacted() {
+    let bench = Bench::new(one_second_windows()).await;
+    // Two windows, four runs each.
+    for run in 0..4 {
+        let rows = [(1, None, Some(run)), (5_001, None, Some(run))];
+        bench.table.write(readings(&rows)).await.unwrap();
+        bench.table.flush().await.unwrap();
+    }
+    let objects = bench.store.list("tables").await.unwrap();
+    let mut ssts = objects
+        .iter()
+        .filter(|object| object.name.ends_with(".parquet"));
+    let input = &ssts.next().unwrap().name;
+    let whole = bench.store.get(input).await.unwrap();
+    let torn = whole.slice(..whole.len() / 2);
+    bench.store.put(input, torn).await.unwrap();
+    let local = LocalCompactor::new(bench.store.clone(), &config().compaction, Env::default());
+    bench.engine.set_compactor(Some(Arc::new(local)));
+    eventually("the other window is merged", async || {
+        let compaction = bench.engine.stats().compaction;
+        compaction.jobs_committed == 1 && compaction.ssts_quarantined == 1
+    })
+    .await;
+    let quarantine = bench.engine.stats().compaction.quarantine;
+    assert!(quarantine[0].reason.contains(input), "{quarantine:?}");
+    assert_eq!(bench.table.stats().ssts, 5);
+    // Repaired, it is taken up on request, a minute before it would be by itself.
+    bench.store.put(input, whole).await.unwrap();
+    assert_eq!(bench.table.retry_quarantined().unwrap(), 1);
+    eventually("the window is merged", async || {
+        bench.table.stats().ssts == 2
+    })
+    .await;
+    assert_eq!(bench.engine.stats().compaction.quarantine, []);
+    assert_eq!(bench.rows().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_scan_keeps_what_it_reads_from_being_deleted() {
     let mut config = config();
     config.gc.grace.0 = 0;
