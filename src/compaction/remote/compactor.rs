@@ -24,10 +24,7 @@ use async_trait::async_trait;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use super::{
-    BODY_BYTES_MAX, JobService, JobStatus, JobSubmission, Needs, Pressure, TaskState,
-    TaskSubmission,
-};
+use super::{JobService, JobStatus, JobSubmission, TaskState};
 use crate::{
     clock::Env,
     compaction::{
@@ -195,7 +192,7 @@ impl RemoteCompactor {
     }
 
     async fn submit(&self, found: &JobProgress, away: &mut Away<'_>) -> Result<(), Stopped> {
-        let submission = submission(found, &self.owner, &self.config)?;
+        let submission = JobSubmission::of(found, &self.owner, &self.config)?;
         loop {
             match self.service.submit(submission.clone()).await {
                 Ok(()) => {
@@ -372,45 +369,6 @@ impl Compactor for RemoteCompactor {
             .map(|(reason, jobs)| (reason.to_owned(), jobs))
             .collect()
     }
-}
-
-/// What is still to be run, for meta.
-fn submission(
-    found: &JobProgress,
-    owner: &OwnerId,
-    config: &RemoteConfig,
-) -> Result<JobSubmission> {
-    let job = found.job();
-    let body = job.encode();
-    if body.len() > BODY_BYTES_MAX {
-        let (id, bytes) = (job.id, body.len());
-        return Err(Error::too_large(format!(
-            "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
-        )));
-    }
-    let tasks = found.missing().map(|task| TaskSubmission {
-        index: task.id.index,
-        bytes: found.task_bytes(task),
-        memory: job.task_memory(&task.range),
-        range: job
-            .task(task.id.index)
-            .is_none()
-            .then(|| task.range.clone()),
-    });
-    Ok(JobSubmission {
-        owner: owner.clone(),
-        job: job.id,
-        table: job.table,
-        pressure: Pressure::of(job),
-        needs: Arc::new(Needs {
-            pool: config.pool.clone(),
-            ..Needs::default()
-        }),
-        zone: config.zone.clone(),
-        label: format!("table {}, window {}", job.table, job.window),
-        tasks: tasks.collect(),
-        body,
-    })
 }
 
 /// Counts a job as outstanding while it lives.

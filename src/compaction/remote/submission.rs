@@ -7,7 +7,9 @@ use bytes::Bytes;
 
 use super::CAPABILITY;
 use crate::{
-    compaction::CompactionJob,
+    compaction::{CompactionJob, JobProgress},
+    config::RemoteConfig,
+    error::{Error, Result},
     types::{JobId, KeyRange, OwnerId, TableId},
 };
 
@@ -36,6 +38,46 @@ pub struct JobSubmission {
     pub body: Bytes,
     /// The tasks still to be run.
     pub tasks: Vec<TaskSubmission>,
+}
+
+impl JobSubmission {
+    /// What is still to be run of a job of `owner`.
+    ///
+    /// # Errors
+    /// `TooLarge` when the job does not fit into a message.
+    pub fn of(found: &JobProgress, owner: &OwnerId, config: &RemoteConfig) -> Result<Self> {
+        let job = found.job();
+        let body = job.encode();
+        if body.len() > BODY_BYTES_MAX {
+            let (id, bytes) = (job.id, body.len());
+            return Err(Error::too_large(format!(
+                "job {id} has {bytes} bytes; at most {BODY_BYTES_MAX} can be sent"
+            )));
+        }
+        let tasks = found.missing().map(|task| {
+            let is_planned = job.task(task.id.index).is_some();
+            TaskSubmission {
+                index: task.id.index,
+                bytes: found.task_bytes(task),
+                memory: job.task_memory(&task.range),
+                range: (!is_planned).then(|| task.range.clone()),
+            }
+        });
+        Ok(Self {
+            owner: owner.clone(),
+            job: job.id,
+            table: job.table,
+            pressure: Pressure::of(job),
+            needs: Arc::new(Needs {
+                pool: config.pool.clone(),
+                ..Needs::default()
+            }),
+            zone: config.zone.clone(),
+            label: format!("table {}, window {}", job.table, job.window),
+            tasks: tasks.collect(),
+            body,
+        })
+    }
 }
 
 /// A task of a submitted job.
