@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::TcpListener};
 
 use siltstone::{
-    config::{Bytes, CompactionMode, Fallback},
+    config::{Bytes, CompactionMode, Fallback, Millis},
     engine::{CompactionStats, Engine, ScanRequest, Table},
     types::NodeId,
 };
@@ -232,4 +232,43 @@ mod example;
 #[test]
 fn the_example_of_a_cluster_in_one_process_runs() {
     example::main().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_nodes_the_engine_does_it_and_with_them_they_do() {
+    let mut cluster = Cluster::start(0).await;
+    let mut config = cluster.engine_config();
+    config.compaction.remote.fallback = Fallback::Local;
+    config.compaction.remote.fallback_after = Millis(300);
+    let engine = Engine::open(config).await.unwrap();
+    let flights = flights(3_000);
+    let schema = flights.table_schema().unwrap();
+    let table = engine.create_table("flights", schema).await.unwrap();
+    let compact = async || {
+        for batch in flights.replay(3_000).unwrap() {
+            table.write(batch.unwrap()).await.unwrap();
+            table.flush().await.unwrap();
+        }
+        table.compact().await.unwrap();
+        let landed = flights.landed().unwrap();
+        assert_same(&landed, &scan(&table, ScanRequest::all()).await);
+        engine.stats().compaction
+    };
+    let alone = compact().await;
+    assert_eq!(alone.fallbacks.keys().collect::<Vec<_>>(), ["no nodes"]);
+    assert_eq!(alone.fallbacks["no nodes"], alone.jobs_committed);
+    let who: Vec<&str> = alone.nodes.keys().map(|node| node.0.as_str()).collect();
+    assert_eq!(who, ["local"]);
+    cluster.start_node("node-1").await;
+    let together = compact().await;
+    assert_eq!(
+        together.fallbacks, alone.fallbacks,
+        "work goes back to the fleet"
+    );
+    assert!(together.nodes[&NodeId::from("node-1")].tasks > 0);
+    assert_eq!(
+        together.nodes[&NodeId::from("local")],
+        alone.nodes[&NodeId::from("local")]
+    );
+    engine.close().await.unwrap();
 }

@@ -113,8 +113,8 @@ pub struct RemoteConfig {
     /// Runs a meta service inside this process, listening here for nodes: `"0.0.0.0:7400"`.
     /// Instead of `meta`.
     pub serve: Option<String>,
-    /// What to do when the meta service is away for longer than `fallback_after`: `"wait"` on, or run
-    /// the job in this process (`"local"`). Default: `"wait"`.
+    /// What to do when the meta service, or every node that could run a job, is away for longer than
+    /// `fallback_after`: `"wait"` on, or run the job in this process (`"local"`), within the bounds of `local`. Default: `"wait"`.
     pub fallback: Fallback,
     /// See `fallback`. Default: `"30s"`.
     pub fallback_after: Millis,

@@ -39,7 +39,7 @@ use crate::{
     clock::Env,
     compaction::remote::{Assignment, AttemptId, JobStatus, NodePoll, PollReply},
     error::{Error, Result},
-    types::{JobId, NodeId, OwnerId},
+    types::{JobId, NodeId},
 };
 
 /// Requests taken in by one round at most.
@@ -294,6 +294,7 @@ impl Core {
                     revision: job.revision,
                     tasks: job.states_since(watcher.seen),
                     jobs_window: self.window(&job.submission.owner),
+                    nodes: self.nodes_for(&job.submission.needs),
                 }),
                 Some(_) => {
                     self.watchers.push(watcher);
@@ -390,20 +391,6 @@ impl Core {
             .min();
         next.map_or(IDLE, |next| next.saturating_sub(now))
             .max(Duration::from_millis(1))
-    }
-
-    /// Jobs that `owner` should have outstanding: enough for twice its share of the slots there are, so that
-    /// nothing is planned long before it can run, and no slot waits for a plan.
-    fn window(&self, owner: &OwnerId) -> u32 {
-        let (now, lease) = (self.now().monotonic, self.limits.lease);
-        let nodes = self.registry.iter();
-        let nodes = nodes.filter(|(_, node)| node.takes_tasks(now, lease));
-        let slots: u64 = nodes.map(|(_, node)| u64::from(node.facts.slots)).sum();
-        let settings = self.state.settings();
-        let weights = self.state.owners().map(|(owner, _)| settings.weight(owner));
-        let all: u64 = weights.map(u64::from).sum();
-        let share = slots * u64::from(settings.weight(owner)) * 2 / all.max(1);
-        u32::try_from(share.max(1)).unwrap_or(u32::MAX)
     }
 
     fn now(&self) -> Now {

@@ -38,6 +38,7 @@ impl From<JobStatus> for pb::WatchReply {
             revision: status.revision,
             tasks: all(status.tasks),
             jobs_window: status.jobs_window,
+            nodes: status.nodes,
         }
     }
 }
@@ -50,6 +51,7 @@ impl TryFrom<pb::WatchReply> for JobStatus {
             revision: reply.revision,
             tasks: list(reply.tasks)?,
             jobs_window: reply.jobs_window,
+            nodes: reply.nodes,
         })
     }
 }

@@ -10,9 +10,10 @@
 //! `Unavailable` is waited out for ever, by meta as by the store; only a configured fallback ends that,
 //! and is counted.
 
+mod away;
+
 use std::{
     collections::BTreeMap,
-    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -24,6 +25,7 @@ use async_trait::async_trait;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
+use self::away::Away;
 use super::{JobService, JobStatus, JobSubmission, TaskState};
 use crate::{
     clock::Env,
@@ -37,9 +39,6 @@ use crate::{
     types::{JobId, OwnerId},
 };
 
-const WATCH_WAIT: Duration = Duration::from_secs(10);
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// How long one call to release a job may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls after which a job is left to meta, which drops it by itself when nobody watches it.
@@ -50,7 +49,8 @@ const RELEASE_DELAY_MAX: Duration = Duration::from_secs(30);
 /// How often jobs were run locally because remote compaction was not to be had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fallbacks {
-    /// Jobs by reason: `"unavailable"`, or `"too large"` for a full queue.
+    /// Jobs by reason: `"unavailable"` without a meta service, `"no nodes"` without any that could run them,
+    /// `"too large"` for a full queue.
     pub jobs: BTreeMap<&'static str, u64>,
     /// What was said last.
     pub last_reason: Option<String>,
@@ -144,6 +144,12 @@ impl RemoteCompactor {
         self.releases.wait().await;
     }
 
+    /// After what time without meta or nodes a job is run locally, if that is wanted.
+    fn falls_back_after(&self) -> Option<Duration> {
+        let falls_back = self.config.fallback == Fallback::Local && self.fallback.is_some();
+        falls_back.then(|| self.config.fallback_after.duration())
+    }
+
     fn set_waiting(&self, job: JobId, reason: Option<String>) {
         let mut waiting = self.waiting.lock().expect("no panic under this lock");
         match reason {
@@ -217,7 +223,7 @@ impl RemoteCompactor {
         let mut seen = 0;
         loop {
             let job = found.job().id;
-            let status = match self.service.watch(job, seen, WATCH_WAIT).await {
+            let status = match self.service.watch(job, seen, away.patience()).await {
                 Ok(status) => status,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Watched::Unknown),
                 Err(error) if can_wait(&error) => {
@@ -226,7 +232,10 @@ impl RemoteCompactor {
                 }
                 Err(error) => return Err(error.into()),
             };
-            away.is_back();
+            match status.nodes {
+                0 => away.go_without("there are no compaction nodes that could run it")?,
+                _ => away.is_back(),
+            }
             seen = status.revision;
             self.window.store(status.jobs_window, Ordering::Relaxed);
             let displaced = status.tasks.iter();
@@ -314,7 +323,11 @@ impl RemoteCompactor {
         warn!(job = %job.id, %reason, "compacting locally: remote compaction is not to be had");
         {
             let mut fallbacks = self.fallbacks.lock().expect("no panic under this lock");
-            *fallbacks.jobs.entry(reason.kind().as_str()).or_default() += 1;
+            let why = match reason.kind() {
+                ErrorKind::NotFound => "no nodes",
+                kind => kind.as_str(),
+            };
+            *fallbacks.jobs.entry(why).or_default() += 1;
             fallbacks.last_reason = Some(reason.to_string());
         }
         fallback.compact(job, context).await
@@ -384,86 +397,6 @@ impl<'a> Outstanding<'a> {
 impl Drop for Outstanding<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// An outage, and the pauses in it, as one job sees it.
-struct Away<'a> {
-    compactor: &'a RemoteCompactor,
-    job: JobId,
-    since: Option<Duration>,
-    delay: Duration,
-}
-
-impl<'a> Away<'a> {
-    fn new(compactor: &'a RemoteCompactor, job: JobId) -> Self {
-        Self {
-            compactor,
-            job,
-            since: None,
-            delay: RETRY_DELAY_MIN,
-        }
-    }
-
-    /// Meta has answered.
-    fn is_back(&mut self) {
-        self.since = None;
-        self.go_on();
-    }
-
-    fn go_on(&mut self) {
-        self.compactor.set_waiting(self.job, None);
-        self.delay = RETRY_DELAY_MIN;
-    }
-
-    /// Asks the store until it answers.
-    async fn wait_out<T, F>(&mut self, ask: impl Fn() -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        loop {
-            match ask().await {
-                Err(error) if error.is_unavailable() => self.pause(&error).await,
-                answer => {
-                    self.go_on();
-                    return answer;
-                }
-            }
-        }
-    }
-
-    /// Waits before meta is asked again, or gives it up if a fallback is configured and due.
-    async fn wait(&mut self, error: Error) -> Result<(), Stopped> {
-        let RemoteCompactor {
-            env,
-            config,
-            fallback,
-            ..
-        } = self.compactor;
-        let since = *self.since.get_or_insert_with(|| env.monotonic());
-        let away = env.monotonic().saturating_sub(since);
-        let falls_back = config.fallback == Fallback::Local && fallback.is_some();
-        if falls_back && away >= config.fallback_after.duration() {
-            return Err(Stopped::Away(error));
-        }
-        self.pause(&error).await;
-        Ok(())
-    }
-
-    async fn pause(&mut self, error: &Error) {
-        debug!(%error, delay = ?self.delay, "waiting");
-        let reason = Some(error.to_string());
-        self.compactor.set_waiting(self.job, reason);
-        // Between half of the delay and the whole, so that many engines do not come back at once.
-        let jitter = (self.compactor.env.random() % 512) as u32;
-        tokio::time::sleep(self.delay / 2 + self.delay * jitter / 1024).await;
-        self.delay = (self.delay * 2).min(RETRY_DELAY_MAX);
-    }
-}
-
-impl Drop for Away<'_> {
-    fn drop(&mut self) {
-        self.compactor.set_waiting(self.job, None);
     }
 }
 

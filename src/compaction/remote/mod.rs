@@ -67,6 +67,8 @@ pub struct JobStatus {
     pub tasks: Vec<(u32, TaskState)>,
     /// Jobs that the owner should have outstanding at most, by its share of the nodes there are.
     pub jobs_window: u32,
+    /// Nodes that could run its tasks, with room or without. 0: it waits for some to come.
+    pub nodes: u32,
 }
 
 /// The meta service as an engine sees it.

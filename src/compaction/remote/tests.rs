@@ -49,6 +49,7 @@ impl JobService for Script {
         let state = self.state.lock().unwrap().clone();
         Ok(JobStatus {
             jobs_window: 8,
+            nodes: 1,
             revision: 1,
             tasks: state.into_iter().map(|state| (0, state)).collect(),
         })
@@ -205,6 +206,7 @@ impl JobService for Executing {
         let states = self.states.lock().unwrap().clone();
         Ok(JobStatus {
             jobs_window: 8,
+            nodes: 1,
             revision: states.len() as u64,
             tasks: states.into_iter().collect(),
         })

@@ -9,17 +9,17 @@ use tracing::{debug, info, warn};
 
 use super::{Core, bytes_of, running};
 use crate::{
-    compaction::remote::{AttemptId, NodeFacts},
+    compaction::remote::{AttemptId, Needs, NodeFacts},
     error::Result,
     meta::{
         dispatch::{Dispatch, dispatch},
         hedging::hedge,
-        placement::Candidate,
+        placement::{Candidate, is_able},
         registry::Node,
         state::{Now, Request, Task},
         update::PlanUpdate,
     },
-    types::NodeId,
+    types::{NodeId, OwnerId},
 };
 
 /// How soon a node that was just answered is expected to poll again.
@@ -72,6 +72,28 @@ impl Core {
         let moments = [back, next_ready, next_slow, self.state.next_ready()];
         self.look_again = moments.into_iter().flatten().min();
         Ok(())
+    }
+
+    /// Jobs that `owner` should have outstanding: enough for twice its share of the slots there are, so that
+    /// nothing is planned long before it can run, and no slot waits for a plan.
+    pub(super) fn window(&self, owner: &OwnerId) -> u32 {
+        let takers = self.takers(self.now());
+        let slots = takers.iter().map(|(_, node)| u64::from(node.facts.slots));
+        let slots: u64 = slots.sum();
+        let settings = self.state.settings();
+        let weights = self.state.owners().map(|(owner, _)| settings.weight(owner));
+        let all: u64 = weights.map(u64::from).sum();
+        let share = slots * u64::from(settings.weight(owner)) * 2 / all.max(1);
+        u32::try_from(share.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Nodes that could run a task with these needs.
+    pub(super) fn nodes_for(&self, needs: &Needs) -> u32 {
+        let takers = self.takers(self.now());
+        let able = takers
+            .iter()
+            .filter(|(_, node)| is_able(&node.facts, needs));
+        u32::try_from(able.count()).unwrap_or(u32::MAX)
     }
 
     /// Nodes that take tasks, with room or without.

@@ -1,0 +1,118 @@
+//! An outage of the store, of meta or of the nodes, and the pauses in it, as one job sees it.
+
+use std::{future::Future, time::Duration};
+
+use tracing::debug;
+
+use super::{RemoteCompactor, Stopped};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    types::JobId,
+};
+
+const WATCH_WAIT: Duration = Duration::from_secs(10);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// An outage.
+pub(super) struct Away<'a> {
+    compactor: &'a RemoteCompactor,
+    job: JobId,
+    since: Option<Duration>,
+    delay: Duration,
+}
+
+impl<'a> Away<'a> {
+    pub(super) fn new(compactor: &'a RemoteCompactor, job: JobId) -> Self {
+        Self {
+            compactor,
+            job,
+            since: None,
+            delay: RETRY_DELAY_MIN,
+        }
+    }
+
+    /// Meta has answered.
+    pub(super) fn is_back(&mut self) {
+        self.since = None;
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        self.compactor.set_waiting(self.job, None);
+        self.delay = RETRY_DELAY_MIN;
+    }
+
+    /// Asks the store until it answers.
+    pub(super) async fn wait_out<T, F>(&mut self, ask: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        loop {
+            match ask().await {
+                Err(error) if error.is_unavailable() => self.pause(&error).await,
+                answer => {
+                    self.go_on();
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Waits before meta is asked again, or gives it up if a fallback is configured and due.
+    pub(super) async fn wait(&mut self, error: Error) -> Result<(), Stopped> {
+        let (compactor, env) = (self.compactor, &self.compactor.env);
+        let since = *self.since.get_or_insert_with(|| env.monotonic());
+        let away = env.monotonic().saturating_sub(since);
+        if compactor
+            .falls_back_after()
+            .is_some_and(|after| away >= after)
+        {
+            return Err(Stopped::Away(error));
+        }
+        self.pause(&error).await;
+        Ok(())
+    }
+
+    /// Meta is there, and nobody who could run the job: gives it up if a fallback is configured and due.
+    pub(super) fn go_without(&mut self, why: &str) -> Result<(), Stopped> {
+        let compactor = self.compactor;
+        let env = &compactor.env;
+        let since = *self.since.get_or_insert_with(|| env.monotonic());
+        let away = env.monotonic().saturating_sub(since);
+        if compactor
+            .falls_back_after()
+            .is_some_and(|after| away >= after)
+        {
+            return Err(Stopped::Away(Error::new(ErrorKind::NotFound, why)));
+        }
+        compactor.set_waiting(self.job, Some(why.to_owned()));
+        Ok(())
+    }
+
+    /// How long to wait for news.
+    pub(super) fn patience(&self) -> Duration {
+        let left = self.compactor.falls_back_after().zip(self.since);
+        let left = left.map(|(after, since)| {
+            let away = self.compactor.env.monotonic().saturating_sub(since);
+            after.saturating_sub(away)
+        });
+        left.map_or(WATCH_WAIT, |left| left.min(WATCH_WAIT))
+    }
+
+    async fn pause(&mut self, error: &Error) {
+        debug!(%error, delay = ?self.delay, "waiting");
+        let reason = Some(error.to_string());
+        self.compactor.set_waiting(self.job, reason);
+        // Between half of the delay and the whole, so that many engines do not come back at once.
+        let jitter = (self.compactor.env.random() % 512) as u32;
+        tokio::time::sleep(self.delay / 2 + self.delay * jitter / 1024).await;
+        self.delay = (self.delay * 2).min(RETRY_DELAY_MAX);
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.compactor.set_waiting(self.job, None);
+    }
+}
