@@ -307,17 +307,39 @@ impl Core {
 
     fn answer_polls(&mut self) {
         let now = self.now().monotonic;
-        for (id, waiting) in std::mem::take(&mut self.polls) {
-            let reply = self.reply(&id, &waiting.poll);
-            let withdrawn = reply.renewed.len() < waiting.poll.running.len();
-            let has_news = withdrawn || reply.drain || !reply.assignments.is_empty();
-            if has_news || waiting.until <= now {
+        let polls = self.polls.iter();
+        let due = polls.filter(|(id, waiting)| waiting.until <= now || self.has_news(id, waiting));
+        let due: Vec<NodeId> = due.map(|(id, _)| id.clone()).collect();
+        for id in due {
+            if let Some(waiting) = self.polls.remove(&id) {
+                let reply = self.reply(&id, &waiting.poll);
                 self.registry.answered(&id, now);
                 drop(waiting.answer.send(Ok(reply)));
-            } else {
-                self.polls.insert(id, waiting);
             }
         }
+    }
+
+    /// Whether a node that waits would hear something new: a task, or that one is no longer its own, or that it
+    /// is to end.
+    fn has_news(&self, id: &NodeId, waiting: &Waiting) -> bool {
+        let poll = &waiting.poll;
+        let (session, running) = (poll.facts.session, &poll.running);
+        let is_running = |attempt| running.iter().any(|known| known.attempt == attempt);
+        let job = |attempt: AttemptId| self.state.job(attempt.task.job);
+        // Without its body a job cannot be handed on.
+        let can_say = |attempt| job(attempt).is_some_and(|job| !job.submission.body.is_empty());
+        let mut assigned = self.state.assigned_to(id);
+        let mut known = running.iter();
+        known.any(|known| !self.state.holds(id, session, known.attempt))
+            || assigned.any(|(attempt, _)| {
+                !is_running(attempt) && can_say(attempt) && self.state.holds(id, session, attempt)
+            })
+            || self.drains(id, poll)
+    }
+
+    /// Whether a node is to be told to end.
+    fn drains(&self, id: &NodeId, poll: &NodePoll) -> bool {
+        !poll.draining && self.registry.get(id).is_some_and(|node| node.drain)
     }
 
     fn reply(&self, id: &NodeId, poll: &NodePoll) -> PollReply {
@@ -330,7 +352,7 @@ impl Core {
                 .collect(),
             acknowledged: poll.finished.iter().map(|report| report.attempt).collect(),
             lease: self.limits.lease,
-            drain: !poll.draining && self.registry.get(id).is_some_and(|node| node.drain),
+            drain: self.drains(id, poll),
             ..PollReply::default()
         };
         let mut bytes = 0;

@@ -47,7 +47,7 @@ pub(super) struct Dispatch {
 pub(super) fn dispatch(
     state: &State,
     candidates: &mut [Candidate<'_>],
-    nodes: &BTreeMap<NodeId, &NodeFacts>,
+    nodes: &BTreeMap<&NodeId, &NodeFacts>,
     fairness: &mut Fairness,
     now: Now,
 ) -> Dispatch {
@@ -102,7 +102,7 @@ enum Placed {
 
 struct Dispatcher<'a> {
     state: &'a State,
-    nodes: &'a BTreeMap<NodeId, &'a NodeFacts>,
+    nodes: &'a BTreeMap<&'a NodeId, &'a NodeFacts>,
     now: Now,
     /// Lanes for which there is no room.
     full: BTreeSet<&'a Lane>,
@@ -229,7 +229,7 @@ fn reserve(lane: &Lane, task: &Task, candidates: &mut [Candidate<'_>]) {
 /// the last that did; when there is no other, none.
 fn avoided<'a>(
     task: &'a Task,
-    nodes: &BTreeMap<NodeId, &NodeFacts>,
+    nodes: &BTreeMap<&NodeId, &NodeFacts>,
     now: Now,
 ) -> BTreeSet<&'a NodeId> {
     let late = task.avoid.iter();

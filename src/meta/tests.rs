@@ -260,6 +260,13 @@ async fn reopened_service_goes_on_and_the_old_one_is_out() {
     let reply = new.poll(poll, WAIT).await.unwrap();
     assert_eq!(reply.renewed, [given[1], third[0]], "tasks come back");
     assert_eq!(reply.assignments, [], "nothing is run again");
+    let error = new.watch(job(1), 0, WAIT).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::NotFound,
+        "its body is not in the log"
+    );
+    new.submit(submission("o", 1, 3)).await.unwrap();
     let done = new.watch(job(1), 0, WAIT).await.unwrap();
     assert_eq!(done.tasks[0].1, TaskState::Done { node: "a".into() });
 
@@ -267,6 +274,25 @@ async fn reopened_service_goes_on_and_the_old_one_is_out() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let ended = old.run(std::future::pending()).await.unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::Fenced);
+    new.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarted_service_says_a_lost_assignment_once_it_has_the_job_again() {
+    let store = Store::open("memory:///").unwrap();
+    let log = || ObjectPlanLog::new(store.clone(), Env::default());
+    let old = open(log()).await;
+    old.submit(submission("o", 1, 1)).await.unwrap();
+    let lost = old.poll(node("a", 1), WAIT).await.unwrap().attempts();
+    let new = open(log()).await;
+    let first = new.poll(node("a", 1), WAIT).await.unwrap();
+    assert_eq!(first.assignments, [], "there is nothing to hand on yet");
+    let held = waiting(&new, node("a", 1));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!held.is_finished(), "nor is there anything to say");
+    new.submit(submission("o", 1, 1)).await.unwrap();
+    let reply = held.await.unwrap().unwrap();
+    assert_eq!((reply.attempts(), reply.jobs.len()), (lost, 1));
     new.close().await.unwrap();
 }
 

@@ -30,13 +30,15 @@ impl Core {
     pub(super) fn hand_out(&mut self) -> Result<()> {
         let now = self.now();
         self.state.wake(now);
+        if self.state.open_tasks() == 0 {
+            self.look_again = None;
+            return Ok(());
+        }
         let mut fairness = std::mem::take(&mut self.fairness);
         let takers = self.takers(now);
         let mut candidates = self.candidates(&takers, now);
-        let nodes: BTreeMap<NodeId, &NodeFacts> = takers
-            .iter()
-            .map(|(id, node)| ((*id).clone(), &node.facts))
-            .collect();
+        let nodes: BTreeMap<&NodeId, &NodeFacts> =
+            takers.iter().map(|(id, node)| (*id, &node.facts)).collect();
         let plan = dispatch(&self.state, &mut candidates, &nodes, &mut fairness, now);
         let hedges = hedge(&self.state, &mut candidates, &self.speed, now);
         drop(candidates);

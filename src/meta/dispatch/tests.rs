@@ -83,7 +83,7 @@ impl Fleet {
             }
         });
         let mut candidates: Vec<_> = candidates.collect();
-        let nodes = self.nodes.iter().map(|facts| (facts.id.clone(), facts));
+        let nodes = self.nodes.iter().map(|facts| (&facts.id, facts));
         let nodes: BTreeMap<_, _> = nodes.collect();
         let fairness = &mut self.fairness;
         dispatch(&self.state, &mut candidates, &nodes, fairness, now)

@@ -40,10 +40,10 @@ impl Job {
         }
     }
 
-    /// Whether tasks wait for its body: a job that was replayed has none.
+    /// Whether a node may need its body, and it is not known: a job that was replayed has none.
     pub fn lacks_body(&self) -> bool {
-        let is_queued = |task: &Task| matches!(task.phase, Phase::Queued { .. });
-        self.submission.body.is_empty() && self.tasks.values().any(is_queued)
+        let mut tasks = self.tasks.values();
+        self.submission.body.is_empty() && tasks.any(|task| task.phase.is_open())
     }
 
     /// How urgent it is.

@@ -237,7 +237,7 @@ impl World {
         }];
         let now = at(self.seconds);
         self.state.wake(now);
-        let nodes = facts.iter().map(|facts| (facts.id.clone(), facts));
+        let nodes = facts.iter().map(|facts| (&facts.id, facts));
         let nodes = nodes.collect();
         let plan = dispatch(
             &self.state,
