@@ -198,7 +198,7 @@ mod tests {
                 "memory is room",
                 vec![
                     with(node("a", 4, 4), |node| node.memory_free = 99),
-                    node("b", 4, 1),
+                    node("b", 100, 1),
                 ],
                 Some("b"),
             ),
