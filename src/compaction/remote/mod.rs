@@ -37,7 +37,7 @@ pub enum TaskState {
         /// The attempt.
         token: Token,
     },
-    /// Its result object exists.
+    /// Its result is complete.
     Done {
         /// Who reported it.
         node: NodeId,

@@ -85,7 +85,7 @@ pub struct TaskReport {
 /// The two ends of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskEnd {
-    /// The task's result object exists.
+    /// The task's result is complete.
     Done,
     /// It does not, for this reason.
     Failed {

@@ -115,7 +115,7 @@ pub enum Phase {
         /// One, or two when the task is hedged.
         holders: Vec<Holder>,
     },
-    /// Its result object exists.
+    /// Its result is complete.
     Done {
         /// Who reported it.
         node: NodeId,

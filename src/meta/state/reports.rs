@@ -42,7 +42,7 @@ impl State {
         for TaskReport { attempt, end } in &report.finished {
             let task = self.task(attempt.task);
             match (end, task) {
-                // A result object is final, whoever wrote it, and however the task stands.
+                // A complete result is final, whoever wrote it, and however the task stands.
                 (TaskEnd::Done, Some(task)) if !matches!(task.phase, Phase::Done { .. }) => {
                     update.completed.push(Completed {
                         task: attempt.task,
