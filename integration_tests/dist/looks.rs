@@ -163,6 +163,13 @@ async fn a_node_that_no_meta_answers_is_alive_and_of_no_use() {
     assert_eq!(node.get("/healthz").await.0, 200);
     let why = node.is_ready(503).await;
     assert_eq!(why, "no meta service has answered yet\n");
-    let failed = node.metrics().await["siltstone_node_polls_failed_total{node=\"n1\"}"];
-    assert!(failed >= 0.0);
+    let told = async {
+        let failed = "siltstone_node_polls_failed_total{node=\"n1\"}";
+        while node.metrics().await[failed] < 1.0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, told)
+        .await
+        .expect("failed polls are counted");
 }
