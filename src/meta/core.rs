@@ -10,7 +10,9 @@
 //! While the log is away, nodes are told nothing, and so can keep no lease: step 2 is left out, and when
 //! the log is back every lease begins anew.
 
+mod answer;
 mod explain;
+mod fleet;
 mod hand_out;
 mod listing;
 mod persist;
@@ -37,7 +39,7 @@ use super::{
 };
 use crate::{
     clock::Env,
-    compaction::remote::{Assignment, AttemptId, JobStatus, NodePoll, PollReply},
+    compaction::remote::{JobStatus, NodePoll, PollReply},
     error::{Error, Result},
     types::{JobId, NodeId},
 };
@@ -48,9 +50,8 @@ const ROUND_REQUESTS_MAX: usize = 1024;
 const APPEND_RETRY: Duration = Duration::from_millis(500);
 /// Rest when there is nothing to wait for.
 const IDLE: Duration = Duration::from_secs(60);
-/// Job bodies in one reply, in bytes; what does not fit comes with the next.
-const REPLY_BYTES_MAX: usize = 32 << 20;
-
+/// How long the end of a task may go unanswered: a task that follows can be told with it.
+const END_ANSWERED_WITHIN: Duration = Duration::from_millis(10);
 pub(super) type Answer<T> = oneshot::Sender<Result<T>>;
 /// Something to look up once all that the plan holds is durable.
 pub(super) type Read = Box<dyn FnOnce(Result<&Core>) + Send>;
@@ -99,8 +100,14 @@ pub(super) struct Core {
     acks: Vec<(Answer<()>, Result<()>)>,
     reads: Vec<Read>,
     polls: BTreeMap<NodeId, Waiting>,
+    /// Nodes that may hear something new.
+    newsworthy: BTreeSet<NodeId>,
     watchers: Vec<Watcher>,
     watched: Watched,
+    /// No lease ends before.
+    leases_checked_at: Duration,
+    /// When slow tasks were last looked for.
+    slow_sought: Duration,
     /// When to look again although nobody asks.
     look_again: Option<Duration>,
 }
@@ -123,8 +130,11 @@ impl Core {
             acks: Vec::new(),
             reads: Vec::new(),
             polls: BTreeMap::new(),
+            newsworthy: BTreeSet::new(),
             watchers: Vec::new(),
             watched: Watched::default(),
+            leases_checked_at: Duration::ZERO,
+            slow_sought: Duration::ZERO,
             look_again: None,
             env,
         };
@@ -144,6 +154,7 @@ impl Core {
         }
         let now = self.now();
         self.state.restart(now);
+        self.newsworthy.extend(self.polls.keys().cloned());
         let jobs = self.state.jobs().map(|(job, _)| job);
         self.watched.add(jobs, now.monotonic);
     }
@@ -196,6 +207,7 @@ impl Core {
                 let drained = self.registry.drain(&node);
                 if drained.is_ok() {
                     info!(%node, "node is to drain");
+                    self.newsworthy.insert(node);
                 }
                 drop(answer.send(drained));
             }
@@ -219,13 +231,17 @@ impl Core {
         if let Err(error) = self.change(&Request::Report(Report::from(&poll))) {
             return drop(answer.send(Err(error)));
         }
-        // News deserve an answer at once.
-        let urgent = is_new || !poll.finished.is_empty();
+        let wait = match (is_new, poll.finished.is_empty()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => wait,
+            (false, false) => wait.min(END_ANSWERED_WITHIN),
+        };
         let waiting = Waiting {
-            until: if urgent { now } else { now + wait },
+            until: now + wait,
             poll,
             answer,
         };
+        self.newsworthy.insert(id.clone());
         if let Some(older) = self.polls.insert(id.clone(), waiting) {
             let error = Error::conflict(format!("a newer poll of node {id} has come"));
             drop(older.answer.send(Err(error)));
@@ -253,7 +269,7 @@ impl Core {
         if self.log_away {
             self.look_again = None;
         } else {
-            self.change(&Request::Expire)?;
+            self.end_leases()?;
             self.drop_unwatched()?;
             self.registry
                 .forget(self.now().monotonic, self.limits.lease);
@@ -269,142 +285,26 @@ impl Core {
         Ok(())
     }
 
-    fn answer(&mut self) {
-        for (answer, result) in self.acks.drain(..) {
-            drop(answer.send(result));
-        }
-        self.answer_watchers();
-        self.answer_polls();
-        for read in std::mem::take(&mut self.reads) {
-            read(Ok(self));
-        }
-    }
-
-    fn answer_watchers(&mut self) {
+    /// Takes tasks from nodes whose lease has ended. Leases only grow, so that all of them are looked at no more
+    /// often than the first can end.
+    fn end_leases(&mut self) -> Result<()> {
         let now = self.now().monotonic;
-        for watcher in std::mem::take(&mut self.watchers) {
-            let job = watcher.job;
-            let status = match self.state.job(job) {
-                None => Err(Error::not_found(format!("job {job} is not known"))),
-                // As if it were not: its engine submits it again.
-                Some(known) if known.lacks_body() => Err(Error::not_found(format!(
-                    "the body of job {job} is not known"
-                ))),
-                Some(job) if job.revision > watcher.seen || watcher.until <= now => Ok(JobStatus {
-                    revision: job.revision,
-                    tasks: job.states_since(watcher.seen),
-                    jobs_window: self.window(&job.submission.owner),
-                    nodes: self.nodes_for(&job.submission.needs),
-                }),
-                Some(_) => {
-                    self.watchers.push(watcher);
-                    continue;
-                }
-            };
-            drop(watcher.answer.send(status));
+        if now < self.leases_checked_at {
+            return Ok(());
         }
-    }
-
-    fn answer_polls(&mut self) {
-        let now = self.now().monotonic;
-        let polls = self.polls.iter();
-        let due = polls.filter(|(id, waiting)| waiting.until <= now || self.has_news(id, waiting));
-        let due: Vec<NodeId> = due.map(|(id, _)| id.clone()).collect();
-        for id in due {
-            if let Some(waiting) = self.polls.remove(&id) {
-                let reply = self.reply(&id, &waiting.poll);
-                self.registry.answered(&id, now);
-                drop(waiting.answer.send(Ok(reply)));
-            }
-        }
-    }
-
-    /// Whether a node that waits would hear something new: a task, or that one is no longer its own, or that it
-    /// is to end.
-    fn has_news(&self, id: &NodeId, waiting: &Waiting) -> bool {
-        let poll = &waiting.poll;
-        let (session, running) = (poll.facts.session, &poll.running);
-        let is_running = |attempt| running.iter().any(|known| known.attempt == attempt);
-        let job = |attempt: AttemptId| self.state.job(attempt.task.job);
-        // Without its body a job cannot be handed on.
-        let can_say = |attempt| job(attempt).is_some_and(|job| !job.submission.body.is_empty());
-        let mut assigned = self.state.assigned_to(id);
-        let mut known = running.iter();
-        known.any(|known| !self.state.holds(id, session, known.attempt))
-            || assigned.any(|(attempt, _)| {
-                !is_running(attempt) && can_say(attempt) && self.state.holds(id, session, attempt)
-            })
-            || self.drains(id, poll)
-    }
-
-    /// Whether a node is to be told to end.
-    fn drains(&self, id: &NodeId, poll: &NodePoll) -> bool {
-        !poll.draining && self.registry.get(id).is_some_and(|node| node.drain)
-    }
-
-    fn reply(&self, id: &NodeId, poll: &NodePoll) -> PollReply {
-        let session = poll.facts.session;
-        let known = running(poll);
-        let renewed = known.iter().copied();
-        let mut reply = PollReply {
-            renewed: renewed
-                .filter(|&attempt| self.state.holds(id, session, attempt))
-                .collect(),
-            acknowledged: poll.finished.iter().map(|report| report.attempt).collect(),
-            lease: self.limits.lease,
-            drain: self.drains(id, poll),
-            ..PollReply::default()
-        };
-        let mut bytes = 0;
-        for (attempt, task) in self.state.assigned_to(id) {
-            if known.contains(&attempt) || !self.state.holds(id, session, attempt) {
-                continue;
-            }
-            let job = attempt.task.job;
-            if reply.jobs.last().is_none_or(|(last, _)| *last != job) {
-                let Some(found) = self.state.job(job) else {
-                    continue;
-                };
-                let body = &found.submission.body;
-                if body.is_empty() {
-                    continue;
-                }
-                bytes += body.len();
-                if bytes > REPLY_BYTES_MAX && !reply.jobs.is_empty() {
-                    break;
-                }
-                reply.jobs.push((job, body.clone()));
-            }
-            reply.assignments.push(Assignment {
-                attempt,
-                range: task.range.as_deref().cloned(),
-                memory: task.memory,
-            });
-        }
-        reply
-    }
-
-    fn refuse(&mut self, error: &Error) {
-        let error = Error::unavailable(error.message());
-        for (answer, _) in self.acks.drain(..) {
-            drop(answer.send(Err(error.clone())));
-        }
-        for watcher in self.watchers.drain(..) {
-            drop(watcher.answer.send(Err(error.clone())));
-        }
-        for waiting in std::mem::take(&mut self.polls).into_values() {
-            drop(waiting.answer.send(Err(error.clone())));
-        }
-        for read in std::mem::take(&mut self.reads) {
-            read(Err(error.clone()));
-        }
+        self.change(&Request::Expire)?;
+        let new = now + self.limits.lease;
+        let next = self.state.next_lease_end();
+        self.leases_checked_at = next.map_or(new, |next| next.min(new));
+        Ok(())
     }
 
     /// How long to rest when nobody asks anything.
     fn rest(&self) -> Duration {
         let now = self.now().monotonic;
         let retry = (!self.pending.is_empty()).then_some(now + APPEND_RETRY);
-        let lease_end = self.state.next_lease_end().filter(|_| !self.log_away);
+        let has_leases = !self.log_away && self.state.open_tasks() > self.state.queued_tasks();
+        let lease_end = has_leases.then_some(self.leases_checked_at);
         let next = [lease_end, self.look_again, retry]
             .into_iter()
             .flatten()
@@ -421,10 +321,6 @@ impl Core {
             unix_ms: self.env.unix_ms(),
         }
     }
-}
-
-fn running(poll: &NodePoll) -> BTreeSet<AttemptId> {
-    poll.running.iter().map(|running| running.attempt).collect()
 }
 
 /// What tasks read together. Each size is what some engine said.

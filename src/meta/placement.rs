@@ -78,25 +78,22 @@ impl Candidate<'_> {
     }
 }
 
-/// The candidate that is to get the task. Those in `avoid` are taken only when nobody else has room.
+/// The candidate that is to get the task, of several alike the first. Those in `avoid` are taken only when nobody
+/// else has room.
 pub(super) fn place<'a, 'b>(
     candidates: &'a mut [Candidate<'b>],
     wanted: &Wanted<'_>,
 ) -> Option<&'a mut Candidate<'b>> {
     let able = candidates.iter_mut().filter(|node| node.has_room(wanted));
-    able.min_by(|a, b| {
-        let rank = |node: &Candidate<'_>| {
-            let is_near = !wanted.zone.is_empty() && node.facts.zone == wanted.zone;
-            (
-                wanted.avoid.contains(&node.facts.id),
-                node.load(),
-                Reverse(node.tables.contains(&wanted.table)),
-                Reverse(is_near),
-                node.bytes,
-            )
-        };
-        let ranks = rank(a).cmp(&rank(b));
-        ranks.then_with(|| a.facts.id.cmp(&b.facts.id))
+    able.min_by_key(|node| {
+        let is_near = !wanted.zone.is_empty() && node.facts.zone == wanted.zone;
+        (
+            wanted.avoid.contains(&node.facts.id),
+            node.load(),
+            Reverse(node.tables.contains(&wanted.table)),
+            Reverse(is_near),
+            node.bytes,
+        )
     })
 }
 
@@ -227,8 +224,8 @@ mod tests {
                 Some("b"),
             ),
             (
-                "then the name",
-                vec![node("b", 4, 4), node("a", 2, 2)],
+                "then the first",
+                vec![node("a", 4, 4), node("b", 2, 2)],
                 Some("a"),
             ),
             (

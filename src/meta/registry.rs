@@ -60,6 +60,8 @@ impl Node {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
     nodes: BTreeMap<NodeId, Node>,
+    /// When those that are to be forgotten were last looked for.
+    swept: Duration,
 }
 
 impl Registry {
@@ -86,19 +88,28 @@ impl Registry {
                 facts.id, newer.facts.host
             )));
         }
-        let is_new = known.is_none_or(|node| node.facts.session != facts.session);
-        let same = known.filter(|_| !is_new);
+        let slots_free = if poll.draining { 0 } else { poll.slots_free };
+        let known = self.nodes.get_mut(&facts.id);
+        if let Some(node) = known.filter(|node| node.facts.session == facts.session) {
+            if node.facts != *facts {
+                node.facts = facts.clone();
+            }
+            node.slots_free = slots_free;
+            node.draining = poll.draining;
+            node.polled = now;
+            return Ok(false);
+        }
         let node = Node {
             facts: facts.clone(),
-            slots_free: if poll.draining { 0 } else { poll.slots_free },
+            slots_free,
             draining: poll.draining,
             polled: now,
-            answered: same.and_then(|node| node.answered),
-            drain: same.is_some_and(|node| node.drain),
-            tables: same.map(|node| node.tables.clone()).unwrap_or_default(),
+            answered: None,
+            drain: false,
+            tables: VecDeque::new(),
         };
         self.nodes.insert(facts.id.clone(), node);
-        Ok(is_new)
+        Ok(true)
     }
 
     /// Takes note of an answer to a poll.
@@ -141,8 +152,12 @@ impl Registry {
         self.nodes.iter()
     }
 
-    /// Forgets nodes that have been gone for long.
+    /// Forgets nodes that have been gone for long. Looks for them once in a lease.
     pub(super) fn forget(&mut self, now: Duration, lease: Duration) {
+        if now < self.swept + lease {
+            return;
+        }
+        self.swept = now;
         let age = lease * FORGOTTEN_AFTER_LEASES;
         self.nodes
             .retain(|_, node| now.saturating_sub(node.polled) <= age);

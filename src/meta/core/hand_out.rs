@@ -1,27 +1,26 @@
 //! What each round gives out: first attempts in the order of turns, second ones where there is room left.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use tracing::{debug, info, warn};
 
-use super::{Core, bytes_of, running};
+use super::{Core, Waiting, bytes_of};
 use crate::{
-    compaction::remote::{AttemptId, Needs, NodeFacts},
+    compaction::remote::NodeFacts,
     error::Result,
     meta::{
         dispatch::{Dispatch, dispatch},
         hedging::hedge,
-        placement::{Candidate, is_able},
+        placement::Candidate,
         registry::Node,
-        state::{Now, Request, Task},
+        state::{Now, Request},
         update::PlanUpdate,
     },
-    types::{NodeId, OwnerId},
+    types::NodeId,
 };
 
+/// How often slow tasks are looked for.
+const SLOW_SOUGHT_EVERY: Duration = Duration::from_millis(500);
 /// How soon a node that was just answered is expected to poll again.
 const RETURN_AFTER: Duration = Duration::from_millis(100);
 
@@ -40,16 +39,22 @@ impl Core {
         let nodes: BTreeMap<&NodeId, &NodeFacts> =
             takers.iter().map(|(id, node)| (*id, &node.facts)).collect();
         let plan = dispatch(&self.state, &mut candidates, &nodes, &mut fairness, now);
-        let hedges = hedge(&self.state, &mut candidates, &self.speed, now);
+        let looks_for_slow = now.monotonic >= self.slow_sought + SLOW_SOUGHT_EVERY;
+        let (hedges, next_slow) = match looks_for_slow {
+            true => hedge(&self.state, &mut candidates, &self.speed, now),
+            false => (Vec::new(), Some(self.slow_sought + SLOW_SOUGHT_EVERY)),
+        };
         drop(candidates);
         self.fairness = fairness;
+        if looks_for_slow {
+            self.slow_sought = now.monotonic;
+        }
         let Dispatch {
             assignments,
             too_large,
             next_ready,
             held,
         } = plan;
-        let (hedges, next_slow) = hedges;
         let first = assignments.into_iter().map(|given| (given, false));
         let second = hedges.into_iter().map(|given| (given, true));
         for ((task, node, session), hedge) in first.chain(second) {
@@ -78,26 +83,6 @@ impl Core {
 
     /// Jobs that `owner` should have outstanding: enough for twice its share of the slots there are, so that
     /// nothing is planned long before it can run, and no slot waits for a plan.
-    pub(super) fn window(&self, owner: &OwnerId) -> u32 {
-        let takers = self.takers(self.now());
-        let slots = takers.iter().map(|(_, node)| u64::from(node.facts.slots));
-        let slots: u64 = slots.sum();
-        let settings = self.state.settings();
-        let weights = self.state.owners().map(|(owner, _)| settings.weight(owner));
-        let all: u64 = weights.map(u64::from).sum();
-        let share = slots * u64::from(settings.weight(owner)) * 2 / all.max(1);
-        u32::try_from(share.max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// Nodes that could run a task with these needs.
-    pub(super) fn nodes_for(&self, needs: &Needs) -> u32 {
-        let takers = self.takers(self.now());
-        let able = takers
-            .iter()
-            .filter(|(_, node)| is_able(&node.facts, needs));
-        u32::try_from(able.count()).unwrap_or(u32::MAX)
-    }
-
     /// Nodes that take tasks, with room or without.
     pub(super) fn takers(&self, now: Now) -> Vec<(&NodeId, &Node)> {
         let (now, lease) = (now.monotonic, self.limits.lease);
@@ -107,34 +92,35 @@ impl Core {
             .collect()
     }
 
-    /// Those of `takers` that wait for an answer or will be back at once.
+    /// Those of `takers` that have a slot and wait for an answer or will be back at once.
     fn candidates<'a>(&self, takers: &[(&'a NodeId, &'a Node)], now: Now) -> Vec<Candidate<'a>> {
-        let candidates = takers.iter().filter_map(|(id, node)| {
-            let assigned: Vec<(AttemptId, &Task)> = self.state.assigned_to(id).collect();
-            let slots = node.facts.slots;
-            let slots_free = if let Some(waiting) = self.polls.get(*id) {
-                let known = running(&waiting.poll);
-                let is_news = |(attempt, _): &&(AttemptId, _)| !known.contains(attempt);
-                let unknown = assigned.iter().filter(is_news).count() as u32;
-                waiting.poll.slots_free.saturating_sub(unknown)
+        // All three are in the order of ids: nothing is looked up, for there may be many nodes.
+        let with_polls = beside(takers.iter().copied(), self.polls.iter());
+        let takers = with_polls.map(|(id, node, waiting)| (id, (node, waiting)));
+        let with_tasks = beside(takers, self.state.assignments());
+        let candidates = with_tasks.filter_map(|(_, (node, waiting), assigned)| {
+            let assigned: Vec<_> = assigned.into_iter().flatten().collect();
+            let slots_free = if let Some(Waiting { poll, .. }) = waiting {
+                let is_known = |attempt| poll.running.iter().any(|known| known.attempt == attempt);
+                let unknown = assigned.iter().filter(|(attempt, _)| !is_known(*attempt));
+                poll.slots_free.saturating_sub(unknown.count() as u32)
             } else if node
                 .answered
                 .is_some_and(|at| now.monotonic < at + RETURN_AFTER)
             {
-                slots.saturating_sub(assigned.len() as u32)
+                node.facts.slots.saturating_sub(assigned.len() as u32)
             } else {
                 return None;
             };
             let memory = assigned.iter().map(|(_, task)| task.memory);
             let memory = memory.fold(0, u64::saturating_add);
-            let tables: &VecDeque<_> = &node.tables;
-            Some(Candidate {
+            (slots_free > 0).then(|| Candidate {
                 facts: &node.facts,
-                tables,
+                tables: &node.tables,
                 slots_free,
                 memory_free: node.facts.memory_bytes.saturating_sub(memory),
                 bytes: bytes_of(assigned.iter().map(|(_, task)| *task)),
-                waits: self.polls.contains_key(*id),
+                waits: waiting.is_some(),
             })
         });
         candidates.collect()
@@ -161,5 +147,33 @@ impl Core {
             }
         }
         self.events.add(&self.state, update);
+    }
+}
+
+/// Each of `left`, and what stands beside it in `right`. Both are in the order of ids, none of which comes twice.
+fn beside<'a, L, R>(
+    left: impl Iterator<Item = (&'a NodeId, L)>,
+    right: impl Iterator<Item = (&'a NodeId, R)>,
+) -> impl Iterator<Item = (&'a NodeId, L, Option<R>)> {
+    let mut right = right.peekable();
+    left.map(move |(id, value)| {
+        while right.next_if(|(other, _)| *other < id).is_some() {}
+        let found = right.next_if(|(other, _)| *other == id);
+        (id, value, found.map(|(_, found)| found))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_is_found() {
+        let ids = ["a", "b", "c", "d", "e"].map(NodeId::from);
+        let [a, b, c, d, e] = &ids;
+        let left = [(b, 1), (c, 2), (e, 3)];
+        let right = [(a, "a"), (b, "b"), (d, "d"), (e, "e")];
+        let both: Vec<_> = beside(left.into_iter(), right.into_iter()).collect();
+        assert_eq!(both, [(b, 1, Some("b")), (c, 2, None), (e, 3, Some("e"))]);
     }
 }

@@ -50,6 +50,7 @@ impl Core {
     /// Every owner that has jobs, or for which something is set.
     pub(in crate::meta) fn owners(&self) -> Vec<OwnerInfo> {
         let (settings, now_ms) = (self.state.settings(), self.now().unix_ms);
+        let fleet = self.fleet();
         let set = settings.weights.keys().chain(&settings.paused_owners);
         let with_jobs = self.state.owners().map(|(owner, _)| owner);
         let new = |owner: &OwnerId| OwnerInfo {
@@ -61,7 +62,7 @@ impl Core {
             queued: 0,
             running: 0,
             oldest_wait: Duration::ZERO,
-            jobs_window: self.window(owner),
+            jobs_window: fleet.window(owner),
         };
         let mut owners: BTreeMap<&OwnerId, OwnerInfo> = set
             .chain(with_jobs)

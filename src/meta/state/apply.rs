@@ -52,6 +52,10 @@ impl State {
             && job.submission.body.is_empty()
         {
             Arc::make_mut(&mut job.submission).body = new.job.body.clone();
+            // Who has tasks of it can be told of them now.
+            let holders = job.tasks.values().flat_map(Task::holders);
+            let nodes = holders.map(|holder| holder.node.clone());
+            self.index.touched.extend(nodes);
         }
         for submitted in &new.job.tasks {
             let index = submitted.index;

@@ -54,6 +54,8 @@ pub(super) struct Index {
     pub delayed: BTreeSet<(Duration, TaskId)>,
     pub ranked: BTreeSet<Rank>,
     pub assigned: BTreeMap<NodeId, BTreeSet<(TaskId, Token)>>,
+    /// Nodes whose tasks have changed since somebody asked.
+    pub touched: BTreeSet<NodeId>,
     pub jobs: BTreeMap<OwnerId, usize>,
     pub open: usize,
     /// What is ready by then is in `queued`.
@@ -110,6 +112,7 @@ impl Index {
                 for holder in holders {
                     let tasks = self.assigned.entry(holder.node.clone()).or_default();
                     tasks.insert((id, holder.token));
+                    self.touched.insert(holder.node.clone());
                 }
             }
             _ => {}
@@ -128,6 +131,7 @@ impl Index {
                 for holder in holders {
                     if let Some(tasks) = self.assigned.get_mut(&holder.node) {
                         tasks.remove(&(id, holder.token));
+                        self.touched.insert(holder.node.clone());
                         if tasks.is_empty() {
                             self.assigned.remove(&holder.node);
                         }

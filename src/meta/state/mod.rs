@@ -226,6 +226,24 @@ impl State {
         self.index.queued.get(owner).into_iter().flatten()
     }
 
+    /// Nodes whose tasks, or what is known of them, have changed since this was last called.
+    pub fn take_touched(&mut self) -> BTreeSet<NodeId> {
+        std::mem::take(&mut self.index.touched)
+    }
+
+    /// Every node that holds attempts, by id, and those with their tasks.
+    pub fn assignments(
+        &self,
+    ) -> impl Iterator<Item = (&NodeId, impl Iterator<Item = (AttemptId, &Task)>)> {
+        let nodes = self.index.assigned.iter();
+        nodes.map(|(node, tasks)| {
+            let tasks = tasks
+                .iter()
+                .filter_map(|&(task, token)| Some((AttemptId { task, token }, self.task(task)?)));
+            (node, tasks)
+        })
+    }
+
     /// The attempts that `node` holds, with their tasks.
     pub fn assigned_to(&self, node: &NodeId) -> impl Iterator<Item = (AttemptId, &Task)> {
         let running = self.running_on(node);
@@ -273,7 +291,9 @@ impl State {
     /// Whether the index says the same as the jobs.
     #[cfg(test)]
     pub(super) fn index_agrees(&self) -> bool {
-        self.index == Index::of(&self.jobs, self.index.woken())
+        let mut expected = Index::of(&self.jobs, self.index.woken());
+        expected.touched = self.index.touched.clone();
+        self.index == expected
     }
 
     /// Whether no task is held twice, but for hedges, which are on two nodes.

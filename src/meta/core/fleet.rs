@@ -1,0 +1,56 @@
+//! The nodes that take tasks, counted once a round for everybody who asks.
+
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
+
+use super::Core;
+use crate::{
+    compaction::remote::{Needs, NodeFacts},
+    meta::placement::is_able,
+    types::OwnerId,
+};
+
+/// See the head of this file.
+pub(super) struct Fleet<'a> {
+    core: &'a Core,
+    nodes: Vec<&'a NodeFacts>,
+    slots: u64,
+    /// The weights of all owners together.
+    weights: u64,
+    able: RefCell<BTreeMap<Arc<Needs>, u32>>,
+}
+
+impl Core {
+    /// The nodes as they are now.
+    pub(super) fn fleet(&self) -> Fleet<'_> {
+        let takers = self.takers(self.now()).into_iter();
+        let nodes: Vec<&NodeFacts> = takers.map(|(_, node)| &node.facts).collect();
+        let settings = self.state.settings();
+        let weights = self.state.owners().map(|(owner, _)| settings.weight(owner));
+        Fleet {
+            core: self,
+            slots: nodes.iter().map(|facts| u64::from(facts.slots)).sum(),
+            weights: weights.map(u64::from).sum(),
+            nodes,
+            able: RefCell::default(),
+        }
+    }
+}
+
+impl Fleet<'_> {
+    /// Jobs that `owner` should have outstanding: enough for twice its share of the slots there are, so that
+    /// nothing is planned long before it can run, and no slot waits for a plan.
+    pub(super) fn window(&self, owner: &OwnerId) -> u32 {
+        let weight = u64::from(self.core.state.settings().weight(owner));
+        let share = self.slots * weight * 2 / self.weights.max(1);
+        u32::try_from(share.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Nodes that could run a task with these needs.
+    pub(super) fn able(&self, needs: &Arc<Needs>) -> u32 {
+        let mut known = self.able.borrow_mut();
+        *known.entry(needs.clone()).or_insert_with(|| {
+            let able = self.nodes.iter().filter(|facts| is_able(facts, needs));
+            u32::try_from(able.count()).unwrap_or(u32::MAX)
+        })
+    }
+}
