@@ -121,7 +121,8 @@ metrics! {
     META_BYTES_COMPLETED, Counter, Bytes, "siltstone_meta_completed_bytes_total", "About what completed tasks read";
     META_TASKS_FAILED, Counter, Count, "siltstone_meta_tasks_failed_total", "Tasks given up, by what went wrong last";
     META_TASKS_DISPLACED, Counter, Count, "siltstone_meta_tasks_displaced_total", "Queued tasks that gave way to others";
-    META_TASKS_CANCELLED, Counter, Count, "siltstone_meta_tasks_cancelled_total", "Tasks that operators have cancelled";
+    META_TASKS_SLOW, Counter, Count, "siltstone_meta_tasks_slow_total", "Tasks too slow on every node, to be cut by their engines";
+    META_TASKS_CANCELLED, Counter, Count, "siltstone_meta_tasks_cancelled_total", "Tasks cancelled by operators, or cut by their engines";
     }
 
     /// Of a compaction node.

@@ -109,6 +109,16 @@ impl Bench {
         sst
     }
 
+    /// An SST of one row that is nowhere, with `key` at about `number`.
+    pub(crate) fn sst(&self, number: usize, key: Key) -> SstMeta {
+        SstMeta {
+            id: SstId::flushed(1, number as u128),
+            key_min: key.clone(),
+            key_max: key,
+            ..self.inputs[0].as_ref().clone()
+        }
+    }
+
     /// A job that merges all inputs into SSTs of about 8,192 rows, cut into tasks at `cuts`.
     pub(crate) fn job(&self, cuts: &[i64]) -> Arc<CompactionJob> {
         let starts = std::iter::once(None).chain(cuts.iter().map(|&key| Some(self.key(key))));

@@ -114,6 +114,7 @@ fn update_to_proto(update: &PlanUpdate) -> pb::PlanUpdate {
     pb::PlanUpdate {
         new: new.collect(),
         assigned: assigned.collect(),
+        slowed: update.slowed.iter().copied().map(Into::into).collect(),
         completed: completed.collect(),
         failed: failed.collect(),
         requeued: requeued.collect(),
@@ -177,11 +178,14 @@ fn update_from_proto(update: pb::PlanUpdate) -> Result<PlanUpdate> {
             reason: entry.reason,
         })
     });
+    let slowed = update.slowed.into_iter();
+    let slowed = slowed.map(|attempt| attempt_from_proto(Some(attempt)));
     Ok(PlanUpdate {
         displaced: from_text(&update.displaced)?,
         new: new.collect::<Result<_>>()?,
         assigned: assigned.collect::<Result<_>>()?,
         renewed: Vec::new(),
+        slowed: slowed.collect::<Result<_>>()?,
         completed: completed.collect::<Result<_>>()?,
         failed: failed.collect::<Result<_>>()?,
         requeued: requeued.collect::<Result<_>>()?,

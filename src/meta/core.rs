@@ -51,7 +51,7 @@ const APPEND_RETRY: Duration = Duration::from_millis(500);
 /// Rest when there is nothing to wait for.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long the end of a task may go unanswered: a task that follows can be told with it.
-const END_ANSWERED_WITHIN: Duration = Duration::from_millis(10);
+const END_ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 pub(super) type Answer<T> = oneshot::Sender<Result<T>>;
 /// Something to look up once all that the plan holds is durable.
 pub(super) type Read = Box<dyn FnOnce(Result<&Core>) + Send>;
@@ -231,10 +231,13 @@ impl Core {
         if let Err(error) = self.change(&Request::Report(Report::from(&poll))) {
             return drop(answer.send(Err(error)));
         }
-        let wait = match (is_new, poll.finished.is_empty()) {
+        let has_ended = !poll.finished.is_empty();
+        let wait = match (is_new, has_ended) {
             (true, _) => Duration::ZERO,
-            (false, true) => wait,
-            (false, false) => wait.min(END_ANSWERED_WITHIN),
+            // It wants to go.
+            (_, true) if poll.draining => Duration::ZERO,
+            (_, true) => wait.min(END_ANSWERED_WITHIN),
+            (_, false) => wait,
         };
         let waiting = Waiting {
             until: now + wait,

@@ -63,7 +63,7 @@ pub(super) fn dispatch(
     let owners = state.queues().map(|(owner, _)| owner);
     let mut round = fairness.round(owners.filter(|owner| !is_paused(owner)));
     let mut queues: HashMap<&OwnerId, Vec<Queue<'_>>> = HashMap::new();
-    while candidates.iter().any(|node| node.slots_free > 0)
+    while candidates.iter().any(|node| node.room.slots > 0)
         && let Some(turn) = round.next()
     {
         let queue = queues.entry(turn.owner).or_insert_with(|| {
@@ -220,7 +220,7 @@ fn reserve(lane: &Lane, task: &Task, candidates: &mut [Candidate<'_>]) {
     let able = candidates
         .iter_mut()
         .filter(|node| is_able(node.facts, &lane.needs) && node.facts.memory_bytes >= task.memory);
-    if let Some(node) = able.max_by_key(|node| node.memory_free) {
+    if let Some(node) = able.max_by_key(|node| node.room.memory) {
         node.reserve();
     }
 }

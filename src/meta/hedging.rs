@@ -1,16 +1,21 @@
-//! Second attempts at tasks that run far slower than their kind. The first result counts; what the slower one
-//! wrote is deleted. Pure.
+//! What is done about tasks that run far slower than their kind. Pure.
 //!
-//! What a task of its size takes is learned from those that were completed. A hedge needs a free slot that no
-//! queued task wants, and a node other than the one that is slow.
+//! - A slow node is met by a second attempt on another one. The first result counts; what the slower one wrote is
+//!   deleted.
+//! - When the second attempt is slow as well, or there is no other node, it is the task: its engine is told, cuts
+//!   what is left of it in two, and gives it up for the new tasks.
+//!
+//! Either needs a free slot that no queued task wants. What a task of its size takes is learned from those that
+//! were completed.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     dispatch::Given,
     placement::{Candidate, Wanted, place},
-    state::{Now, Running, State},
+    state::{Job, Now, Running, State, Task},
 };
+use crate::{compaction::remote::AttemptId, types::NodeId};
 
 /// A task is slow when it has run so many times as long as one of its size does.
 const SLOW_FACTOR: f64 = 4.0;
@@ -54,53 +59,77 @@ impl Speed {
     }
 }
 
-/// Second attempts to start now, and when the next task may turn out slow.
-pub(super) fn hedge(
+/// What to do about slow tasks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Stragglers {
+    /// Second attempts to start.
+    pub hedges: Vec<Given>,
+    /// The newest attempts of tasks of which the rest should be cut.
+    pub too_slow: Vec<AttemptId>,
+    /// When the next task may turn out slow.
+    pub next: Option<Duration>,
+}
+
+/// What to do now about slow tasks, where there is room on `candidates`.
+pub(super) fn stragglers(
     state: &State,
     candidates: &mut [Candidate<'_>],
     speed: &Speed,
     now: Now,
-) -> (Vec<Given>, Option<Duration>) {
-    let (mut hedges, mut next) = (Vec::new(), None);
+) -> Stragglers {
+    let mut found = Stragglers::default();
     // What is queued and ready comes first.
     if state.queues().next().is_some() {
-        return (hedges, next);
+        return found;
     }
-    for running in state.running() {
-        let Running {
-            attempt,
-            task,
-            holder,
-        } = running;
+    for Running { attempt, task, .. } in state.running() {
+        let is_newest = attempt.token == task.token;
         let (id, Some(slow_after)) = (attempt.task, speed.slow_after(task.bytes)) else {
             continue;
         };
-        if task.holders().len() > 1 {
+        let Some(job) = state.job(id.job).filter(|_| is_newest && !task.slow) else {
             continue;
-        }
-        let slow_at = holder.lease.began + slow_after;
+        };
+        let holders = task.holders();
+        let began = holders.iter().map(|holder| holder.lease.began).max();
+        let slow_at = began.unwrap_or(now.monotonic) + slow_after;
         if slow_at > now.monotonic {
-            next = [next, Some(slow_at)].into_iter().flatten().min();
+            found.next = [found.next, Some(slow_at)].into_iter().flatten().min();
             continue;
         }
-        let Some(job) = state.job(id.job) else {
-            continue;
+        let nodes: Vec<&NodeId> = holders.iter().map(|holder| &holder.node).collect();
+        let anywhere = wanted(job, task, &[]);
+        let has_room = candidates.iter().any(|node| node.has_room(&anywhere));
+        let hedge = match nodes.len() {
+            1 => place(candidates, &wanted(job, task, &nodes)),
+            _ => None,
         };
-        let wanted = Wanted {
-            needs: &job.submission.needs,
-            table: job.submission.table,
-            zone: &job.submission.zone,
-            memory: task.memory,
-            avoid: &BTreeSet::new(),
-            never: &[&holder.node],
-        };
-        let found = place(candidates, &wanted).filter(|node| node.waits);
-        if let Some(node) = found {
-            node.take(task.bytes, task.memory);
-            hedges.push((id, node.facts.id.clone(), node.facts.session));
+        match hedge {
+            Some(node) if node.waits => {
+                node.take(task.bytes, task.memory);
+                let (node, session) = (node.facts.id.clone(), node.facts.session);
+                found.hedges.push((id, node, session));
+            }
+            // It will be back at once.
+            Some(_) => {}
+            None if has_room => found.too_slow.push(attempt),
+            None => {}
         }
     }
-    (hedges, next)
+    found
+}
+
+/// Where a slow task of `job`, or a part of it, could go.
+fn wanted<'a>(job: &'a Job, task: &Task, never: &'a [&'a NodeId]) -> Wanted<'a> {
+    static NOBODY: BTreeSet<&NodeId> = BTreeSet::new();
+    Wanted {
+        needs: &job.submission.needs,
+        table: job.submission.table,
+        zone: &job.submission.zone,
+        memory: task.memory,
+        avoid: &NOBODY,
+        never,
+    }
 }
 
 #[cfg(test)]

@@ -20,13 +20,22 @@ pub(super) struct Candidate<'a> {
     pub facts: &'a NodeFacts,
     /// Tables of the tasks that it had last.
     pub tables: &'a VecDeque<TableId>,
-    pub slots_free: u32,
-    pub memory_free: u64,
-    /// About how many bytes its tasks read.
-    pub bytes: u64,
+    pub room: Room,
     /// Whether it waits for an answer. One that does not has just been answered and will be back at
     /// once: it keeps its place, so that the fastest poller does not get everything.
     pub waits: bool,
+    /// How much of its slots or of its memory is used, whichever is more, in tenths.
+    load: u64,
+}
+
+/// What a node has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub slots: u32,
+    /// In bytes.
+    pub memory: u64,
+    /// About how many bytes its tasks read.
+    pub read: u64,
 }
 
 /// What placement knows of a task.
@@ -48,34 +57,49 @@ pub(super) fn is_able(facts: &NodeFacts, needs: &Needs) -> bool {
     needs.capabilities.iter().all(has) && (needs.pool.is_empty() || needs.pool == facts.pool)
 }
 
-impl Candidate<'_> {
+impl<'a> Candidate<'a> {
+    pub(super) fn new(
+        facts: &'a NodeFacts,
+        tables: &'a VecDeque<TableId>,
+        room: Room,
+        waits: bool,
+    ) -> Self {
+        Self {
+            facts,
+            tables,
+            room,
+            waits,
+            load: load(facts, room),
+        }
+    }
+
     /// Counts a task as given to it.
     pub(super) fn take(&mut self, bytes: u64, memory: u64) {
-        self.slots_free = self.slots_free.saturating_sub(1);
-        self.memory_free = self.memory_free.saturating_sub(memory);
-        self.bytes = self.bytes.saturating_add(bytes);
+        let room = &mut self.room;
+        room.slots = room.slots.saturating_sub(1);
+        room.memory = room.memory.saturating_sub(memory);
+        room.read = room.read.saturating_add(bytes);
+        self.load = load(self.facts, self.room);
     }
 
     /// Gives it nothing more.
     pub(super) fn reserve(&mut self) {
-        self.slots_free = 0;
+        self.room.slots = 0;
     }
 
     pub(super) fn has_room(&self, wanted: &Wanted<'_>) -> bool {
-        self.slots_free > 0
-            && self.memory_free >= wanted.memory
+        self.room.slots > 0
+            && self.room.memory >= wanted.memory
             && is_able(self.facts, wanted.needs)
             && !wanted.never.contains(&&self.facts.id)
     }
+}
 
-    /// How much of its slots or of its memory is used, whichever is more, in tenths.
-    fn load(&self) -> u64 {
-        let tenths = |used: u64, of: u64| used.saturating_mul(10) / of.max(1);
-        let slots = self.facts.slots.saturating_sub(self.slots_free);
-        let memory = self.facts.memory_bytes.saturating_sub(self.memory_free);
-        let of_slots = tenths(slots.into(), self.facts.slots.into());
-        of_slots.max(tenths(memory, self.facts.memory_bytes))
-    }
+fn load(facts: &NodeFacts, room: Room) -> u64 {
+    let tenths = |used: u64, of: u64| used.saturating_mul(10) / of.max(1);
+    let slots = facts.slots.saturating_sub(room.slots);
+    let memory = facts.memory_bytes.saturating_sub(room.memory);
+    tenths(slots.into(), facts.slots.into()).max(tenths(memory, facts.memory_bytes))
 }
 
 /// The candidate that is to get the task, of several alike the first. Those in `avoid` are taken only when nobody
@@ -84,17 +108,25 @@ pub(super) fn place<'a, 'b>(
     candidates: &'a mut [Candidate<'b>],
     wanted: &Wanted<'_>,
 ) -> Option<&'a mut Candidate<'b>> {
-    let able = candidates.iter_mut().filter(|node| node.has_room(wanted));
-    able.min_by_key(|node| {
+    let rank = |node: &Candidate<'_>| {
         let is_near = !wanted.zone.is_empty() && node.facts.zone == wanted.zone;
         (
             wanted.avoid.contains(&node.facts.id),
-            node.load(),
+            node.load,
             Reverse(node.tables.contains(&wanted.table)),
             Reverse(is_near),
-            node.bytes,
+            node.room.read,
         )
-    })
+    };
+    let mut best = None;
+    for (at, node) in candidates.iter().enumerate() {
+        let rank = rank(node);
+        // What words it has is asked of few: of those that would be better.
+        if best.is_none_or(|(best, _)| rank < best) && node.has_room(wanted) {
+            best = Some((rank, at));
+        }
+    }
+    best.map(|(_, at)| &mut candidates[at])
 }
 
 #[cfg(test)]
@@ -137,13 +169,13 @@ mod tests {
     }
 
     fn candidates(nodes: &[Node]) -> Vec<Candidate<'_>> {
-        let candidates = nodes.iter().map(|node| Candidate {
-            facts: &node.facts,
-            tables: &node.tables,
-            slots_free: node.slots_free,
-            memory_free: node.memory_free,
-            bytes: node.bytes,
-            waits: true,
+        let candidates = nodes.iter().map(|node| {
+            let room = Room {
+                slots: node.slots_free,
+                memory: node.memory_free,
+                read: node.bytes,
+            };
+            Candidate::new(&node.facts, &node.tables, room, true)
         });
         candidates.collect()
     }
@@ -322,7 +354,7 @@ mod tests {
             place(&mut candidates, &wanted).unwrap().take(10, 10);
             let shares: Vec<u32> = candidates
                 .iter()
-                .map(|node| 100 * (node.facts.slots - node.slots_free) / node.facts.slots)
+                .map(|node| 100 * (node.facts.slots - node.room.slots) / node.facts.slots)
                 .collect();
             assert!(
                 shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 50,

@@ -42,6 +42,7 @@ fn of_events(stats: &MetaStats, samples: &mut Samples) {
         (metrics::META_TASKS_COMPLETED, events.tasks_completed),
         (metrics::META_BYTES_COMPLETED, events.bytes_completed),
         (metrics::META_TASKS_DISPLACED, events.tasks_displaced),
+        (metrics::META_TASKS_SLOW, events.tasks_slow),
         (metrics::META_TASKS_CANCELLED, events.tasks_cancelled),
     ] {
         samples.put(metric, value);

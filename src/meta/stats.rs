@@ -68,7 +68,9 @@ pub struct MetaEvents {
     pub tasks_failed: BTreeMap<&'static str, u64>,
     /// Queued tasks that gave way to others.
     pub tasks_displaced: u64,
-    /// Tasks that operators have cancelled.
+    /// Tasks that were too slow on every node: their engines were to cut what was left of them.
+    pub tasks_slow: u64,
+    /// Tasks that operators have cancelled, or that their engines have cut.
     pub tasks_cancelled: u64,
 }
 
@@ -83,6 +85,7 @@ impl MetaEvents {
         let hedges = update.assigned.iter().filter(|entry| entry.hedge);
         self.hedges += hedges.count() as u64;
         self.tasks_displaced += update.displaced.len() as u64;
+        self.tasks_slow += update.slowed.len() as u64;
         self.tasks_cancelled += update.cancelled.len() as u64;
         let mut ended = |cause: Cause| {
             *self.attempts_ended.entry(cause.as_str()).or_default() += 1;

@@ -8,7 +8,7 @@ use super::{MemoryPlanLog, MetaService, NodeState, ObjectPlanLog, PlanLog};
 use crate::{
     clock::{Env, ManualClock},
     compaction::remote::{
-        AttemptId, JobService, JobSubmission, NodeFacts, NodePoll, PollReply, TaskEnd,
+        AttemptId, CAPABILITY, JobService, JobSubmission, NodeFacts, NodePoll, PollReply, TaskEnd,
         TaskProgress, TaskReport, TaskState,
     },
     config::MetaConfig,
@@ -182,6 +182,23 @@ async fn lost_answer_is_said_again_and_silence_stops() {
     service.release(job(1)).await.unwrap();
     let reply = held.await.unwrap().unwrap();
     assert!(reply.renewed.is_empty(), "released: {reply:?}");
+    service.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_that_keeps_a_job_is_not_sent_it_again() {
+    let service = open(MemoryPlanLog::default()).await;
+    service.submit(submission("o", 1, 3)).await.unwrap();
+    let first = service.poll(node("a", 1), WAIT).await.unwrap();
+    assert_eq!((first.assignments.len(), first.jobs.len()), (1, 1));
+    let poll = finished(node("a", 1), &first.attempts());
+    let second = service.poll(poll, WAIT).await.unwrap();
+    assert_eq!((second.assignments.len(), second.jobs.len()), (1, 0));
+    // One that does not say so is.
+    let mut poll = finished(node("a", 1), &second.attempts());
+    poll.facts.capabilities = vec![CAPABILITY.into()];
+    let third = service.poll(poll, WAIT).await.unwrap();
+    assert_eq!((third.assignments.len(), third.jobs.len()), (1, 1));
     service.close().await.unwrap();
 }
 

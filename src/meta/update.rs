@@ -21,6 +21,8 @@ pub struct PlanUpdate {
     pub assigned: Vec<Assigned>,
     /// Leases that go on. Not logged: after a restart every lease gets a full grace.
     pub renewed: Vec<Renewed>,
+    /// The newest attempts of tasks that are too slow: their engines should cut what is left of them.
+    pub slowed: Vec<AttemptId>,
     /// Tasks whose result exists.
     pub completed: Vec<Completed>,
     /// Tasks that are given up.
@@ -53,6 +55,7 @@ impl PlanUpdate {
             new,
             assigned,
             renewed: _,
+            slowed,
             completed,
             failed,
             requeued,
@@ -65,6 +68,7 @@ impl PlanUpdate {
         !(displaced.is_empty()
             && new.is_empty()
             && assigned.is_empty()
+            && slowed.is_empty()
             && completed.is_empty()
             && failed.is_empty()
             && requeued.is_empty()

@@ -4,7 +4,7 @@
 //! has ended. If it ends well all the same, that is reported: a result that exists counts.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
@@ -24,7 +24,7 @@ use crate::{
         remote::{Assignment, AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
     },
     error::{Error, ErrorKind, Result, panic_text},
-    types::NodeId,
+    types::{JobId, NodeId},
 };
 
 /// How long a cancelled attempt may take to end before it is dropped.
@@ -81,6 +81,8 @@ pub(super) struct Held {
     tasks: JoinSet<Result<()>>,
     /// Tells whose a finished task was, even when it panicked.
     attempts: HashMap<Id, AttemptId>,
+    /// The bodies of jobs of which it holds tasks, or has ends to report: meta does not send them again.
+    bodies: HashMap<JobId, Arc<Body>>,
     counters: Arc<Counters>,
 }
 
@@ -102,6 +104,7 @@ impl Held {
             finished: BTreeMap::new(),
             tasks: JoinSet::new(),
             attempts: HashMap::new(),
+            bodies: HashMap::new(),
             counters,
         }
     }
@@ -152,21 +155,24 @@ impl Held {
         }
         let bodies = reply.jobs.iter().cloned();
         let bodies = bodies.map(|(job, bytes)| (job, Arc::new(Body::new(bytes))));
-        let bodies: HashMap<_, _> = bodies.collect();
+        self.bodies.extend(bodies);
         for assignment in &reply.assignments {
             let attempt = assignment.attempt;
             if self.running.contains_key(&attempt) || self.finished.contains_key(&attempt) {
                 continue;
             }
             let id = attempt.task.job;
-            let started = match bodies.get(&id) {
-                Some(body) => self.start(body.clone(), assignment, draining),
+            let started = match self.bodies.get(&id).cloned() {
+                Some(body) => self.start(body, assignment, draining),
                 None => Err(Error::internal(format!("job {id} came without its body"))),
             };
             if let Err(error) = started {
                 self.finished.insert(attempt, failed(&error));
             }
         }
+        let held = self.running.keys().chain(self.finished.keys());
+        let held: HashSet<JobId> = held.map(|attempt| attempt.task.job).collect();
+        self.bodies.retain(|job, _| held.contains(job));
     }
 
     fn start(&mut self, body: Arc<Body>, assignment: &Assignment, draining: bool) -> Result<()> {

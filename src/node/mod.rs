@@ -27,7 +27,7 @@ use stats::Counters;
 
 use crate::{
     clock::Env,
-    compaction::remote::{CAPABILITY, NodeFacts, NodePoll, PollReply},
+    compaction::remote::{CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply},
     config::NodeConfig,
     error::Result,
     store::Store,
@@ -80,7 +80,7 @@ impl Node {
             session: (env.unix_ms() << 16) | (env.random() & 0xffff) as u64,
             host,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: vec![CAPABILITY.to_owned()],
+            capabilities: vec![CAPABILITY.to_owned(), KEEPS_JOBS.to_owned()],
             slots: u32::try_from(config.slots).unwrap_or(u32::MAX),
             memory_bytes: config.memory.0,
             pool: config.pool.clone(),

@@ -145,9 +145,10 @@ impl From<(u32, TaskState)> for pb::TaskStatus {
         use pb::task_status::State;
         let state = match state {
             TaskState::Queued => State::Queued(pb::TaskQueued {}),
-            TaskState::Running { node, token } => State::Running(pb::TaskRunning {
+            TaskState::Running { node, token, slow } => State::Running(pb::TaskRunning {
                 node: node.0,
                 token: token.0,
+                slow,
             }),
             TaskState::Done { node } => State::Done(pb::TaskDone { node: node.0 }),
             TaskState::Failed { kind, message } => State::Failed((kind, message).into()),
@@ -174,6 +175,7 @@ impl TryFrom<pb::TaskStatus> for (u32, TaskState) {
             State::Running(running) => TaskState::Running {
                 node: NodeId(running.node),
                 token: Token(running.token),
+                slow: running.slow,
             },
             State::Done(done) => TaskState::Done {
                 node: NodeId(done.node),

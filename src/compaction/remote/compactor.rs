@@ -2,8 +2,8 @@
 //!
 //! 1. List the job's results: a task whose parts reach its end is done, whoever wrote them.
 //! 2. Submit the rest, and watch. When meta does not know the job (it lost its plan), begin again.
-//! 3. Read the result of each task that is reported done. One that was too large for every node is cut in two, and
-//!    the job submitted again, with the new tasks.
+//! 3. Read the result of each task that is reported done. One that was too large for every node is cut in two, as is
+//!    what is left of one that is too slow, and the job submitted again, with the new tasks.
 //! 4. Release the job, once it has ended. One that was cancelled has not: it stays in the manifest, its
 //!    tasks go on, and the next engine resumes it.
 //!
@@ -278,6 +278,9 @@ impl RemoteCompactor {
                     *found = away.wait_out(bisect).await?;
                     is_split = true;
                 }
+                TaskState::Running { slow: true, .. } if found.is_missing(index) => {
+                    is_split |= self.cut_slow(found, index, away).await?;
+                }
                 TaskState::Cancelled { reason } if found.is_missing(index) => {
                     return Err(Error::conflict(reason));
                 }
@@ -285,6 +288,28 @@ impl RemoteCompactor {
             }
         }
         Ok(is_split)
+    }
+
+    /// Cuts what is left of a task that is slow on every node; returns whether that could be done.
+    async fn cut_slow(
+        &self,
+        found: &mut JobProgress,
+        index: u32,
+        away: &mut Away<'_>,
+    ) -> Result<bool> {
+        let slow = Error::too_large("it is far slower than its kind");
+        let cut = away.wait_out(|| bisect_rest(&self.store, found, index, &slow));
+        match cut.await {
+            Ok(cut) => *found = cut,
+            // It goes on as it is.
+            Err(error) if error.kind() == ErrorKind::TooLarge => {
+                debug!(%error, "slow task is not cut");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(found
+            .chain(index)
+            .is_some_and(|chain| chain.split().is_some()))
     }
 
     /// Tells meta in the background that `job` has ended. Should that not come through, meta finds out by

@@ -11,8 +11,8 @@ mod tests;
 
 pub use compactor::{Fallbacks, RemoteCompactor};
 pub use poll::{
-    Assignment, AttemptId, CAPABILITY, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress,
-    TaskReport,
+    Assignment, AttemptId, CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply, TaskEnd,
+    TaskProgress, TaskReport,
 };
 pub use submission::{BODY_BYTES_MAX, JobClass, JobSubmission, Needs, Pressure, TaskSubmission};
 
@@ -36,6 +36,8 @@ pub enum TaskState {
         node: NodeId,
         /// The attempt.
         token: Token,
+        /// It is far slower than its kind: what is left of it should be cut and shared out.
+        slow: bool,
     },
     /// Its result is complete.
     Done {
@@ -75,7 +77,7 @@ pub struct JobStatus {
 #[async_trait]
 pub trait JobService: Send + Sync + 'static {
     /// Queues the job's tasks. Idempotent: tasks that are known stay as they are, but those that were
-    /// displaced are queued again. A job that is neither watched nor released is forgotten after a while.
+    /// displaced are queued again, and those that are not named although later ones are will not be run. A job that is neither watched nor released is forgotten after a while.
     ///
     /// # Errors
     /// `Unavailable` when meta cannot be reached; `TooLarge` when its queue is full; `Invalid` when the

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use crate::{
@@ -15,6 +17,9 @@ use crate::{
 
 /// What a node must be capable of to run jobs in this version's format.
 pub const CAPABILITY: &str = "job-3";
+/// What a node says that keeps the body of a job for as long as it holds a task of it, or has one to report: it is
+/// not sent it again.
+pub const KEEPS_JOBS: &str = "keeps-jobs";
 
 /// One attempt at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,6 +138,26 @@ impl PollReply {
     }
 }
 
+impl NodePoll {
+    /// The jobs whose bodies the node has.
+    pub(crate) fn kept_jobs(&self) -> BTreeSet<JobId> {
+        if !self
+            .facts
+            .capabilities
+            .iter()
+            .any(|word| word == KEEPS_JOBS)
+        {
+            return BTreeSet::new();
+        }
+        let running = self.running.iter().map(|running| running.attempt);
+        let ended = self.finished.iter().map(|report| report.attempt);
+        running
+            .chain(ended)
+            .map(|attempt| attempt.task.job)
+            .collect()
+    }
+}
+
 #[cfg(test)]
 impl NodeFacts {
     /// A node with `slots` slots, memory for anything, and all capabilities.
@@ -142,7 +167,7 @@ impl NodeFacts {
             session: 1,
             host: "here".into(),
             version: "1".into(),
-            capabilities: vec![CAPABILITY.into()],
+            capabilities: vec![CAPABILITY.into(), KEEPS_JOBS.into()],
             slots,
             memory_bytes: 1 << 30,
             pool: String::new(),

@@ -17,7 +17,8 @@ use crate::{
 pub const BODY_BYTES_MAX: usize = 32 << 20;
 
 /// A job as an engine hands it to the meta service. The same job may be submitted again at any time: tasks
-/// that are not known are added, displaced ones are queued again, all others stay as they are.
+/// that are not known are added, displaced ones are queued again, all others stay as they are. Of the tasks that come
+/// before the last one named, those that are not named are run no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSubmission {
     /// Whose job it is.
@@ -36,7 +37,7 @@ pub struct JobSubmission {
     pub zone: String,
     /// [`CompactionJob::encode`]; meta does not look inside.
     pub body: Bytes,
-    /// The tasks still to be run.
+    /// The tasks still to be run, all of them.
     pub tasks: Vec<TaskSubmission>,
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{JobService, JobStatus, JobSubmission, RemoteCompactor, TaskState};
+use super::{JobService, JobStatus, JobSubmission, RemoteCompactor, TaskState, TaskSubmission};
 use crate::{
     clock::Env,
     compaction::{
@@ -161,10 +161,11 @@ async fn reason_for_waiting_goes_with_its_cause() {
     assert_eq!(compactor.waiting(), None);
 }
 
-/// Runs what is submitted, at once: task 0 in too little memory.
-#[derive(Default)]
+/// Runs what is submitted, at once, but for task 0: that is given too little memory, or is slow until it is not
+/// wanted any more, or everybody has seen that.
 struct Executing {
-    store: Mutex<Option<Store>>,
+    store: Store,
+    is_slow: bool,
     submitted: Mutex<Vec<JobSubmission>>,
     states: Mutex<BTreeMap<u32, TaskState>>,
 }
@@ -172,29 +173,19 @@ struct Executing {
 #[async_trait]
 impl JobService for Executing {
     async fn submit(&self, submission: JobSubmission) -> Result<()> {
-        let job = Arc::new(CompactionJob::decode(submission.body.clone())?);
-        let store = self.store.lock().unwrap().clone().unwrap();
         for submitted in &submission.tasks {
             let index = submitted.index;
             if self.states.lock().unwrap().contains_key(&index) {
                 continue;
             }
-            let planned = || job.tasks[index as usize].clone();
-            let task = Task {
-                id: job.task_id(index),
-                range: submitted.range.clone().unwrap_or_else(planned),
-            };
-            let attempt = Attempt {
-                memory_bytes: (index == 0).then_some(1_000),
-                ..Attempt::new(Token(u64::from(index) + 1), "n".into())
-            };
-            let node = attempt.node.clone();
-            let state = match execute(&job, &task, attempt, &store, &Env::default()).await {
-                Ok(_) => TaskState::Done { node },
-                Err(error) => TaskState::Failed {
-                    kind: error.kind(),
-                    message: error.message().to_owned(),
+            let state = match index {
+                0 if self.is_slow => TaskState::Running {
+                    node: "n".into(),
+                    token: Token(1),
+                    slow: true,
                 },
+                0 => self.run(&submission, submitted, Some(1_000)).await?,
+                _ => self.run(&submission, submitted, None).await?,
             };
             self.states.lock().unwrap().insert(index, state);
         }
@@ -202,7 +193,13 @@ impl JobService for Executing {
         Ok(())
     }
 
-    async fn watch(&self, _job: JobId, _seen: u64, _wait: Duration) -> Result<JobStatus> {
+    async fn watch(&self, _job: JobId, seen: u64, _wait: Duration) -> Result<JobStatus> {
+        if seen > 0 {
+            let submission = self.submitted.lock().unwrap().last().cloned().unwrap();
+            let state = self.run(&submission, &submission.tasks[0], None).await?;
+            let index = submission.tasks[0].index;
+            self.states.lock().unwrap().insert(index, state);
+        }
         let states = self.states.lock().unwrap().clone();
         Ok(JobStatus {
             jobs_window: 8,
@@ -217,11 +214,44 @@ impl JobService for Executing {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_too_large_for_every_node_is_cut_and_submitted_again() {
-    let bench = Bench::overlapping().await;
-    let (service, job) = (Arc::new(Executing::default()), bench.job(&[30_000]));
-    *service.store.lock().unwrap() = Some(bench.store.clone());
+impl Executing {
+    async fn run(
+        &self,
+        submission: &JobSubmission,
+        submitted: &TaskSubmission,
+        memory_bytes: Option<u64>,
+    ) -> Result<TaskState> {
+        let job = Arc::new(CompactionJob::decode(submission.body.clone())?);
+        let index = submitted.index;
+        let planned = || job.tasks[index as usize].clone();
+        let task = Task {
+            id: job.task_id(index),
+            range: submitted.range.clone().unwrap_or_else(planned),
+        };
+        let attempt = Attempt {
+            memory_bytes,
+            ..Attempt::new(Token(u64::from(index) + 1), "n".into())
+        };
+        let node = attempt.node.clone();
+        let ran = execute(&job, &task, attempt, &self.store, &Env::default()).await;
+        Ok(match ran {
+            Ok(_) => TaskState::Done { node },
+            Err(error) => TaskState::Failed {
+                kind: error.kind(),
+                message: error.message().to_owned(),
+            },
+        })
+    }
+}
+
+/// Has `job` compacted; tells the tasks of each submission, and whether each has a range of its own.
+async fn submitted(bench: &Bench, job: Arc<CompactionJob>, is_slow: bool) -> Vec<Vec<(u32, bool)>> {
+    let service = Arc::new(Executing {
+        store: bench.store.clone(),
+        is_slow,
+        submitted: Mutex::default(),
+        states: Mutex::default(),
+    });
     let compactor = RemoteCompactor::new(
         service.clone(),
         bench.store.clone(),
@@ -233,15 +263,30 @@ async fn a_task_that_is_too_large_for_every_node_is_cut_and_submitted_again() {
     let outcome = outcome.await.unwrap();
     proof::prove(&job, &outcome).unwrap();
     assert_eq!(bench.written(&outcome).await, bench.merged());
-    assert_eq!(outcome.splits.len(), 1);
     let submitted = service.submitted.lock().unwrap();
-    let tasks = |at: usize| {
-        let tasks = submitted[at].tasks.iter();
+    assert_eq!(outcome.splits.len(), submitted.len() - 1);
+    let tasks = |submission: &JobSubmission| {
+        let tasks = submission.tasks.iter();
         tasks
             .map(|task| (task.index, task.range.is_some()))
-            .collect::<Vec<_>>()
+            .collect()
     };
-    assert_eq!(submitted.len(), 2);
-    assert_eq!(tasks(0), [(0, false), (1, false)]);
-    assert_eq!(tasks(1), [(2, true), (3, true)]);
+    submitted.iter().map(tasks).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_too_large_or_too_slow_everywhere_is_cut_and_submitted_again() {
+    for is_slow in [false, true] {
+        let bench = Bench::overlapping().await;
+        let submitted = submitted(&bench, bench.job(&[30_000]), is_slow).await;
+        let first = vec![(0, false), (1, false)];
+        assert_eq!(submitted, [first, vec![(2, true), (3, true)]], "{is_slow}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_task_that_cannot_be_cut_goes_on() {
+    let bench = Bench::overlapping().await;
+    let submitted = submitted(&bench, bench.job(&[10]), true).await;
+    assert_eq!(submitted, [vec![(0, false), (1, false)]]);
 }

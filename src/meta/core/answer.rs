@@ -113,13 +113,15 @@ impl Core {
             drain: self.drains(id, poll),
             ..PollReply::default()
         };
+        let kept = poll.kept_jobs();
         let mut bytes = 0;
         for (attempt, task) in self.state.assigned_to(id) {
             if known.contains(&attempt) || !self.state.holds(id, session, attempt) {
                 continue;
             }
             let job = attempt.task.job;
-            if reply.jobs.last().is_none_or(|(last, _)| *last != job) {
+            let is_sent = reply.jobs.last().is_some_and(|(last, _)| *last == job);
+            if !is_sent && !kept.contains(&job) {
                 let Some(found) = self.state.job(job) else {
                     continue;
                 };

@@ -10,8 +10,8 @@ use crate::{
     error::Result,
     meta::{
         dispatch::{Dispatch, dispatch},
-        hedging::hedge,
-        placement::Candidate,
+        hedging::{Stragglers, stragglers},
+        placement::{Candidate, Room},
         registry::Node,
         state::{Now, Request},
         update::PlanUpdate,
@@ -40,9 +40,12 @@ impl Core {
             takers.iter().map(|(id, node)| (*id, &node.facts)).collect();
         let plan = dispatch(&self.state, &mut candidates, &nodes, &mut fairness, now);
         let looks_for_slow = now.monotonic >= self.slow_sought + SLOW_SOUGHT_EVERY;
-        let (hedges, next_slow) = match looks_for_slow {
-            true => hedge(&self.state, &mut candidates, &self.speed, now),
-            false => (Vec::new(), Some(self.slow_sought + SLOW_SOUGHT_EVERY)),
+        let slow = match looks_for_slow {
+            true => stragglers(&self.state, &mut candidates, &self.speed, now),
+            false => Stragglers {
+                next: Some(self.slow_sought + SLOW_SOUGHT_EVERY),
+                ..Stragglers::default()
+            },
         };
         drop(candidates);
         self.fairness = fairness;
@@ -56,7 +59,7 @@ impl Core {
             held,
         } = plan;
         let first = assignments.into_iter().map(|given| (given, false));
-        let second = hedges.into_iter().map(|given| (given, true));
+        let second = slow.hedges.into_iter().map(|given| (given, true));
         for ((task, node, session), hedge) in first.chain(second) {
             debug!(%task, %node, hedge, "task assigned");
             if let Some(job) = self.state.job(task.job) {
@@ -69,6 +72,10 @@ impl Core {
                 hedge,
             })?;
         }
+        for attempt in slow.too_slow {
+            info!(task = %attempt.task, "task is too slow: its engine should cut what is left of it");
+            self.change(&Request::CallSlow(attempt))?;
+        }
         // Right after a start not all nodes are back.
         if now.monotonic.saturating_sub(self.started) > self.limits.lease * 2 {
             for (task, message) in too_large {
@@ -76,7 +83,7 @@ impl Core {
             }
         }
         let back = held.then_some(now.monotonic + RETURN_AFTER);
-        let moments = [back, next_ready, next_slow, self.state.next_ready()];
+        let moments = [back, next_ready, slow.next, self.state.next_ready()];
         self.look_again = moments.into_iter().flatten().min();
         Ok(())
     }
@@ -114,14 +121,13 @@ impl Core {
             };
             let memory = assigned.iter().map(|(_, task)| task.memory);
             let memory = memory.fold(0, u64::saturating_add);
-            (slots_free > 0).then(|| Candidate {
-                facts: &node.facts,
-                tables: &node.tables,
-                slots_free,
-                memory_free: node.facts.memory_bytes.saturating_sub(memory),
-                bytes: bytes_of(assigned.iter().map(|(_, task)| *task)),
-                waits: waiting.is_some(),
-            })
+            let room = Room {
+                slots: slots_free,
+                memory: node.facts.memory_bytes.saturating_sub(memory),
+                read: bytes_of(assigned.iter().map(|(_, task)| *task)),
+            };
+            (slots_free > 0)
+                .then(|| Candidate::new(&node.facts, &node.tables, room, waiting.is_some()))
         });
         candidates.collect()
     }

@@ -10,12 +10,13 @@ use super::{Dispatch, dispatch};
 use crate::{
     compaction::remote::{
         AttemptId, JobClass, JobSubmission, Needs, NodeFacts, Pressure, TaskEnd, TaskReport,
+        TaskState,
     },
     error::ErrorKind,
     meta::{
         fairness::Fairness,
-        hedging::{Speed, hedge},
-        placement::Candidate,
+        hedging::{Speed, stragglers},
+        placement::{Candidate, Room},
         state::{Limits, Now, Report, Request, Setting, State, Target},
     },
     types::{JobId, OwnerId, TableId, TaskId},
@@ -73,14 +74,12 @@ impl Fleet {
         let tables = VecDeque::new();
         let candidates = self.nodes.iter().map(|facts| {
             let (slots, memory) = room(facts);
-            Candidate {
-                facts,
-                tables: &tables,
-                slots_free: slots.min(facts.slots),
-                memory_free: memory.min(facts.memory_bytes),
-                bytes: 0,
-                waits: true,
-            }
+            let room = Room {
+                slots: slots.min(facts.slots),
+                memory: memory.min(facts.memory_bytes),
+                read: 0,
+            };
+            Candidate::new(facts, &tables, room, true)
         });
         let mut candidates: Vec<_> = candidates.collect();
         let nodes = self.nodes.iter().map(|facts| (&facts.id, facts));
@@ -318,24 +317,28 @@ fn slow_task_gets_a_second_attempt_elsewhere_when_there_is_room() {
     let hedges = |fleet: &Fleet, only_a: bool| {
         let tables = VecDeque::new();
         let nodes = fleet.nodes.iter().take(if only_a { 1 } else { 2 });
-        let candidates = nodes.map(|facts| Candidate {
-            facts,
-            tables: &tables,
-            slots_free: 1,
-            memory_free: facts.memory_bytes,
-            bytes: 0,
-            waits: true,
+        let candidates = nodes.map(|facts| {
+            let room = Room {
+                slots: 1,
+                memory: facts.memory_bytes,
+                read: 0,
+            };
+            Candidate::new(facts, &tables, room, true)
         });
         let mut candidates: Vec<_> = candidates.collect();
-        hedge(&fleet.state, &mut candidates, &speed, fleet.now())
+        let found = stragglers(&fleet.state, &mut candidates, &speed, fleet.now());
+        (found.hedges, found.too_slow, found.next)
     };
     fleet.seconds = 39;
-    let (none, next) = hedges(&fleet, false);
-    assert_eq!((none, next), (vec![], Some(Duration::from_secs(40))));
+    let next = Some(Duration::from_secs(40));
+    assert_eq!(hedges(&fleet, false), (vec![], vec![], next));
     fleet.seconds = 40;
-    assert_eq!(hedges(&fleet, true).0, [], "not where it is slow");
-    let (second, _) = hedges(&fleet, false);
+    let alone = hedges(&fleet, true);
+    assert_eq!(alone.0, [], "not where it is slow");
+    assert_eq!(alone.1, [first], "but it can be cut");
+    let (second, cut, _) = hedges(&fleet, false);
     assert_eq!(second, [(first.task, "b".into(), 1)]);
+    assert_eq!(cut, []);
     fleet.submit(sample("o", 2, 1));
     assert_eq!(hedges(&fleet, false).0, [], "what is queued comes first");
     fleet.ask(Request::Release(job(2)));
@@ -347,5 +350,23 @@ fn slow_task_gets_a_second_attempt_elsewhere_when_there_is_room() {
         hedge: true,
     });
     assert_eq!(fleet.state.task(task).unwrap().holders().len(), 2);
-    assert_eq!(hedges(&fleet, false).0, [], "two are enough");
+    let next = Some(Duration::from_secs(80));
+    assert_eq!(
+        hedges(&fleet, false),
+        (vec![], vec![], next),
+        "two are enough"
+    );
+    fleet.seconds = 80;
+    let newest = AttemptId {
+        token: fleet.state.task(task).unwrap().token,
+        ..first
+    };
+    let (none, cut, _) = hedges(&fleet, false);
+    assert_eq!((none, cut), (vec![], vec![newest]), "both are slow");
+    fleet.ask(Request::CallSlow(newest));
+    assert!(matches!(
+        fleet.state.task(task).unwrap().state(),
+        TaskState::Running { slow: true, .. }
+    ));
+    assert_eq!(hedges(&fleet, false).1, [], "it is said once");
 }

@@ -20,6 +20,7 @@ impl State {
         update.new.iter().for_each(|entry| self.add(entry));
         update.assigned.iter().for_each(|entry| self.assign(entry));
         update.renewed.iter().for_each(|entry| self.renew(entry));
+        update.slowed.iter().for_each(|&attempt| self.slow(attempt));
         update.completed.iter().for_each(|e| self.complete(e));
         update.failed.iter().for_each(|entry| self.fail(entry));
         update.requeued.iter().for_each(|entry| self.requeue(entry));
@@ -119,6 +120,7 @@ impl State {
                 _ => return None,
             };
             task.token = token;
+            task.slow = false;
             holders.push(holder);
             Some(Phase::Assigned { holders })
         });
@@ -140,6 +142,16 @@ impl State {
             }
             lease.ends = lease.ends.max(entry.at + length);
         }
+    }
+
+    fn slow(&mut self, attempt: AttemptId) {
+        self.change(attempt.task, |task| {
+            let is_news = task.token == attempt.token && holds(task, task.token) && !task.slow;
+            is_news.then(|| {
+                task.slow = true;
+                task.phase.clone()
+            })
+        });
     }
 
     fn complete(&mut self, entry: &Completed) {

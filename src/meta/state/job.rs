@@ -93,6 +93,8 @@ pub struct Task {
     pub last_failure: Option<String>,
     /// Of the newest attempt; 0 before the first.
     pub token: Token,
+    /// Its newest attempt is too slow: what is left of it should be cut.
+    pub slow: bool,
     /// The job's revision when the task last changed.
     pub revision: u64,
     /// Nodes that should not get it until then, when there is another: attempts there have failed.
@@ -210,6 +212,7 @@ impl Task {
             outages: 0,
             last_failure: None,
             token: Token(0),
+            slow: false,
             revision: 1,
             avoid: BTreeMap::new(),
             phase: Phase::READY,
@@ -232,6 +235,7 @@ impl Task {
                 Some(first) => TaskState::Running {
                     node: first.node.clone(),
                     token: first.token,
+                    slow: self.slow,
                 },
                 None => TaskState::Queued,
             },
@@ -252,6 +256,7 @@ impl Task {
         let mut task = self.clone();
         task.avoid.clear();
         task.outages = 0;
+        task.slow = false;
         match &mut task.phase {
             Phase::Assigned { holders } => {
                 let leases = holders.iter_mut().map(|holder| &mut holder.lease);

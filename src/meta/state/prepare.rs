@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{Now, Phase, Setting, State, Target};
+use super::{Job, Now, Phase, Setting, State, Target};
 use crate::{
     compaction::remote::{
         AttemptId, BODY_BYTES_MAX, JobSubmission, NodePoll, TaskProgress, TaskReport,
         TaskSubmission,
     },
     error::{Error, ErrorKind, Result},
-    meta::update::{Assigned, Cause, Failed, NewJob, PlanUpdate},
+    meta::update::{Assigned, Cancelled, Cause, Failed, NewJob, PlanUpdate},
     types::{JobId, NodeId, TaskId, Token},
 };
 
@@ -40,6 +40,8 @@ pub enum Request {
         /// What is too small.
         message: String,
     },
+    /// A task's newest attempt is too slow.
+    CallSlow(AttemptId),
     /// Time has passed: leases may have ended.
     Expire,
     /// An operator does not want tasks to be run.
@@ -103,6 +105,10 @@ impl State {
                 hedge,
             } => self.prepare_assign(*task, (node, *session), *hedge, now),
             Request::Refuse { task, message } => Ok(self.prepare_refuse(*task, message)),
+            Request::CallSlow(attempt) => Ok(PlanUpdate {
+                slowed: vec![*attempt],
+                ..PlanUpdate::default()
+            }),
             Request::Expire => Ok(self.prepare_expire(now)),
             Request::Cancel(target) => self.prepare_cancel(target),
             Request::Retry(target) => self.prepare_retry(target),
@@ -130,8 +136,13 @@ impl State {
         let new = submission.tasks.iter().filter(is_new).cloned();
         let new: Vec<TaskSubmission> = new.collect();
         let has_body = known.is_some_and(|job| !job.submission.body.is_empty());
+        let cancelled = known.map(|known| superseded(known, submission));
+        let cancelled = cancelled.unwrap_or_default();
         if known.is_some() && new.is_empty() && has_body {
-            return Ok(PlanUpdate::default());
+            return Ok(PlanUpdate {
+                cancelled,
+                ..PlanUpdate::default()
+            });
         }
         self.check_size(submission)?;
         if known.is_none() {
@@ -146,6 +157,7 @@ impl State {
                 }),
                 submitted_ms: now.unix_ms,
             }],
+            cancelled,
             ..PlanUpdate::default()
         })
     }
@@ -261,4 +273,25 @@ impl State {
     pub(super) fn completed_by(update: &PlanUpdate) -> BTreeSet<TaskId> {
         update.completed.iter().map(|entry| entry.task).collect()
     }
+}
+
+/// The tasks of `known` that `submission` has no use for any more: it names all that its engine lacked when it made
+/// it, and tasks are numbered in the order in which they came up. So an older submission, which comes late, does
+/// not cancel what a newer one has cut.
+fn superseded(known: &Job, submission: &JobSubmission) -> Vec<Cancelled> {
+    let named: BTreeSet<u32> = submission.tasks.iter().map(|task| task.index).collect();
+    let Some(&last) = named.last() else {
+        return Vec::new();
+    };
+    let open = known.tasks.range(..last);
+    let open = open.filter(|(_, task)| task.phase.is_open() || task.phase == Phase::Displaced);
+    let open = open.filter(|(index, _)| !named.contains(index));
+    let cancelled = open.map(|(&index, _)| Cancelled {
+        task: TaskId {
+            job: submission.job,
+            index,
+        },
+        reason: "its engine has its result, or has cut it".to_owned(),
+    });
+    cancelled.collect()
 }

@@ -23,8 +23,8 @@ use crate::{
         codec,
         dispatch::dispatch,
         fairness::Fairness,
-        hedging::{Speed, hedge},
-        placement::Candidate,
+        hedging::{Speed, stragglers},
+        placement::{Candidate, Room},
         update::PlanUpdate,
     },
     types::{NodeId, OwnerId, TaskId, Token},
@@ -227,14 +227,12 @@ impl World {
             })
             .collect();
         let tables = VecDeque::new();
-        let mut candidates = [Candidate {
-            facts: &facts[at_node],
-            tables: &tables,
-            slots_free: SLOTS.saturating_sub(used as u32),
-            memory_free: 1 << 30,
-            bytes: 0,
-            waits: true,
-        }];
+        let room = Room {
+            slots: SLOTS.saturating_sub(used as u32),
+            memory: 1 << 30,
+            read: 0,
+        };
+        let mut candidates = [Candidate::new(&facts[at_node], &tables, room, true)];
         let now = at(self.seconds);
         self.state.wake(now);
         let nodes = facts.iter().map(|facts| (&facts.id, facts));
@@ -246,7 +244,8 @@ impl World {
             &mut self.fairness,
             now,
         );
-        let (hedges, _) = hedge(&self.state, &mut candidates, &self.speed, now);
+        let slow = stragglers(&self.state, &mut candidates, &self.speed, now);
+        let hedges = slow.hedges;
         let first = plan.assignments.into_iter().map(|given| (given, false));
         let second = hedges.into_iter().map(|given| (given, true));
         for ((task, node, session), hedge) in first.chain(second).collect::<Vec<_>>() {
@@ -259,6 +258,9 @@ impl World {
             let token = self.state.task(task).expect("just assigned").token;
             let earlier = self.given.insert(token, (task, at_node));
             assert_eq!(earlier, None, "token {token} given twice");
+        }
+        for attempt in slow.too_slow {
+            self.ask(&Request::CallSlow(attempt));
         }
     }
 

@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Limits, Now, Phase, Report, Request, State};
 use crate::{
-    compaction::remote::{AttemptId, JobSubmission, TaskEnd, TaskProgress, TaskReport, TaskState},
+    compaction::remote::{
+        AttemptId, JobSubmission, TaskEnd, TaskProgress, TaskReport, TaskState, TaskSubmission,
+    },
     error::{Error, ErrorKind},
     meta::{codec, update::PlanUpdate},
     types::{JobId, TaskId},
@@ -291,6 +293,46 @@ fn submitting_again_changes_nothing() {
     assert_eq!(story.state_of(first()), done("n"));
     let error = story.ask(&submission("b", 1, 2), at(3)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "another owner's job");
+}
+
+/// A submission of job 1 that lacks the tasks `indexes`.
+fn lacking(indexes: &[u32]) -> Request {
+    let mut job = JobSubmission::sample("a", job(1), 0, 100);
+    let tasks = indexes.iter().map(|&index| TaskSubmission {
+        index,
+        bytes: 100,
+        ..TaskSubmission::default()
+    });
+    job.tasks = tasks.collect();
+    Request::Submit(Arc::new(job))
+}
+
+#[test]
+fn task_that_its_engine_has_cut_is_run_no_more() {
+    let mut story = Story::new();
+    story.submit(1, 3);
+    let attempt = story.assign(first(), "a", 0);
+    story.ask(&Request::CallSlow(attempt), at(1)).unwrap();
+    let slow = TaskState::Running {
+        node: "a".into(),
+        token: attempt.token,
+        slow: true,
+    };
+    assert_eq!(story.state_of(first()), slow);
+    let seen = story.state.job(job(1)).unwrap().revision;
+    // The engine cuts task 0 into 3 and 4.
+    let update = story.ask(&lacking(&[1, 2, 3, 4]), at(2)).unwrap();
+    assert_eq!(update.cancelled.len(), 1);
+    let known = story.state.job(job(1)).unwrap();
+    let changed = known.states_since(seen);
+    let changed: Vec<u32> = changed.into_iter().map(|(index, _)| index).collect();
+    assert_eq!(changed, [0, 3, 4]);
+    assert!(!story.state.holds(&"a".into(), 1, attempt), "it is stopped");
+    // Neither what comes late, nor a body alone, undoes that.
+    for late in [&[0, 1, 2][..], &[]] {
+        let update = story.ask(&lacking(late), at(3)).unwrap();
+        assert!(update.is_empty(), "{update:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Meta and nodes over real sockets: the whole way of a job, and the loss of either side.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -9,13 +9,16 @@ use super::{SOON, meta, node, until};
 use crate::{
     clock::Env,
     compaction::{
-        CompactionJob,
+        CompactionContext, CompactionJob, Compactor, RemoteCompactor,
         remote::{JobService, JobSubmission, TaskState},
+        tests::Bench,
     },
+    config::RemoteConfig,
     error::ErrorKind,
     meta::{MemoryPlanLog, MetaService, NodeState, ObjectPlanLog},
     node::fake::{Writer, job, memory},
     rpc::{AdminClient, InProcess, JobsClient, NodesClient, embed, serve},
+    types::KeyRange,
 };
 
 fn submission(job: &CompactionJob) -> JobSubmission {
@@ -97,6 +100,39 @@ async fn big_jobs_can_be_sent() {
     jobs.submit(big).await.unwrap();
     stop.cancel();
     embedded.wait().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_1_000_tasks_and_10_000_inputs_go_all_the_way() {
+    let service = meta(MemoryPlanLog::default()).await;
+    let stop = CancellationToken::new();
+    let embedded = embed("127.0.0.1:0", service.clone(), stop.cancelled_owned());
+    let addresses = [format!("http://{}", embedded.await.unwrap().address())];
+    let (store, mut bench) = (memory(), Bench::new());
+    bench.write([(0, 1, None)].into_iter()).await;
+    let key = |number: usize| bench.key(number as i64);
+    let inputs = (0..10_000).map(|number| Arc::new(bench.sst(number, key(number * 10))));
+    let ends = (1..1_000).map(|number| Some(key(number * 100)));
+    let starts = std::iter::once(None).chain(ends.clone());
+    let ranges = starts.zip(ends.chain([None]));
+    let job = Arc::new(CompactionJob {
+        inputs: inputs.collect(),
+        tasks: ranges.map(|(start, end)| KeyRange { start, end }).collect(),
+        ..job(1, 0).as_ref().clone()
+    });
+    let writer = Writer::new(&store, &[]);
+    let _nodes = ["a", "b", "c", "d"].map(|id| {
+        let link = Arc::new(NodesClient::new(&addresses).unwrap());
+        node(id, 8, link, &writer)
+    });
+    let jobs = Arc::new(JobsClient::new(&addresses).unwrap());
+    let (config, env) = (RemoteConfig::default(), Env::default());
+    let compactor = RemoteCompactor::new(jobs, store, "o".into(), config, env);
+    let outcome = compactor.compact(job, CompactionContext::default());
+    assert_eq!(outcome.await.unwrap().parts.len(), 1_000);
+    assert_eq!(writer.ran().len(), 1_000, "each task once");
+    let by: BTreeSet<String> = writer.ran().into_iter().map(|(_, node)| node).collect();
+    assert_eq!(by.len(), 4, "on all nodes");
 }
 
 #[tokio::test]

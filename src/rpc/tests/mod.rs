@@ -3,6 +3,7 @@
 
 mod cluster;
 mod remote;
+mod stragglers;
 #[cfg(feature = "cli")]
 mod surface;
 
@@ -16,7 +17,7 @@ use crate::{
     config::{MetaConfig, Millis, NodeConfig},
     error::Result,
     meta::{MetaService, PlanLog},
-    node::{MetaLink, Node, fake::Writer},
+    node::{MetaLink, Node, TaskRunner},
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -39,7 +40,12 @@ struct RunningNode {
     _stop: DropGuard,
 }
 
-fn node(id: &str, slots: usize, link: Arc<dyn MetaLink>, runner: &Arc<Writer>) -> RunningNode {
+fn node<R: TaskRunner>(
+    id: &str,
+    slots: usize,
+    link: Arc<dyn MetaLink>,
+    runner: &Arc<R>,
+) -> RunningNode {
     let config = NodeConfig {
         id: Some(id.into()),
         slots,
