@@ -119,6 +119,15 @@ impl Cluster {
         tasks.collect()
     }
 
+    /// Whether every node has said that no task occupies a slot.
+    pub async fn is_at_rest(&self) -> bool {
+        let nodes = self.admin().nodes().await.unwrap();
+        let active = nodes.iter().filter(|node| node.state == NodeState::Active);
+        active
+            .clone()
+            .all(|node| node.slots_free == node.facts.slots)
+    }
+
     /// The nodes that the meta service knows.
     pub async fn node_states(&self) -> BTreeMap<String, NodeState> {
         let nodes = self.admin().nodes().await.unwrap();

@@ -30,7 +30,7 @@ use crate::{
 const FLIGHTS: usize = 60_000;
 
 /// Names of the table's SSTs that are there.
-fn ssts_there(root: &Path, table: &Table) -> BTreeSet<String> {
+pub fn ssts_there(root: &Path, table: &Table) -> BTreeSet<String> {
     let names = sst_files(root, table).into_iter();
     names
         .map(|file| file.file_stem().unwrap().to_string_lossy().into_owned())

@@ -8,6 +8,7 @@ mod support;
 mod cluster;
 mod command_line;
 mod crashes;
+mod ends;
 mod engine_process;
 mod export;
 mod import_export;

@@ -18,7 +18,7 @@ use crate::{
 const SILTSTONE: &str = env!("CARGO_BIN_EXE_siltstone");
 
 /// The tool, asked about the meta service of `cluster`: what it printed, when it succeeded.
-async fn ask(cluster: &Cluster, arguments: &[&str]) -> std::result::Result<String, String> {
+pub async fn ask(cluster: &Cluster, arguments: &[&str]) -> std::result::Result<String, String> {
     let arguments = [arguments, &["--meta", cluster.meta()]].concat();
     let mut command = Command::new(SILTSTONE);
     command.args(&arguments);

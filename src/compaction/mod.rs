@@ -48,8 +48,8 @@ pub use report::CompactionReport;
 pub use scheduler::Scheduler;
 pub use stats::{CompactionStats, NodeStats, QuarantinedSst};
 
-use crate::error::Result;
 pub use crate::types::RowSum;
+use crate::{error::Result, types::JobId};
 
 /// What a running job is given besides itself.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +82,11 @@ pub trait Compactor: Send + Sync + 'static {
 
     /// How many more jobs it can take now: the scheduler plans no more than that.
     fn capacity(&self) -> Capacity;
+
+    /// Nobody will ask for `job` again, whose last run was cancelled: what others hold of it may go.
+    fn forget(&self, job: JobId) {
+        let _ = job;
+    }
 
     /// `"local"` or `"remote"`, for logs and stats.
     fn kind(&self) -> &'static str;

@@ -26,7 +26,7 @@ mod service;
 pub mod state;
 mod stats;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod update;
 
 pub use admin::{Explanation, JobInfo, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};

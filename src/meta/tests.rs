@@ -25,7 +25,7 @@ mod outages;
 const WAIT: Duration = Duration::from_secs(3);
 
 /// An environment whose clock follows tokio's paused one.
-fn env() -> (Env, JoinHandle<()>) {
+pub(crate) fn env() -> (Env, JoinHandle<()>) {
     let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
     let env = Env::seeded(clock.clone(), 7);
     let tick = Duration::from_millis(10);

@@ -5,7 +5,7 @@
 //! 3. Read the result of each task that is reported done. One that was too large for every node is cut in two, as is
 //!    what is left of one that is too slow, and the job submitted again, with the new tasks.
 //! 4. Release the job, once it has ended. One that was cancelled has not: it stays in the manifest, its
-//!    tasks go on, and the next engine resumes it.
+//!    tasks go on, and the next engine resumes it; unless its table was dropped.
 //!
 //! `Unavailable` is waited out for ever, by meta as by the store; only a configured fallback ends that,
 //! and is counted.
@@ -390,6 +390,10 @@ impl Compactor for RemoteCompactor {
         Capacity {
             jobs: self.config.jobs_max.min(window).saturating_sub(outstanding),
         }
+    }
+
+    fn forget(&self, job: JobId) {
+        self.release(job);
     }
 
     fn kind(&self) -> &'static str {

@@ -151,7 +151,7 @@ impl Scheduler {
         table.claims.claim(footprint)
     }
 
-    /// Leaves a table alone: its jobs are cancelled.
+    /// Leaves a table alone, for it was dropped: its jobs are cancelled, and are not resumed.
     pub fn remove_table(&self, table: TableId) {
         if let Some(table) = lock(&self.inner.tables).remove(&table) {
             table.cancel.cancel();
@@ -346,7 +346,7 @@ impl Inner {
             let (inner, table, record) = (self.clone(), table.clone(), record.clone());
             self.spawn_job(async move {
                 tokio::select! {
-                    () = table.cancel.cancelled() => return,
+                    () = table.cancel.cancelled() => return inner.forget_if_dropped(&table, record.id),
                     () = inner.count_reused(table.manifest.table(), record.id) => {}
                 }
                 let _ = inner.run_job(&table, &record, claim, slot).await;

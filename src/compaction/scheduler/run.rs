@@ -163,6 +163,7 @@ impl Inner {
             Ok(report) => Ok(report),
             // The next engine on this root resumes it.
             Err(error) if error.kind() == ErrorKind::Fenced || table.cancel.is_cancelled() => {
+                self.forget_if_dropped(table, record.id);
                 return Err(error);
             }
             Err(error) => {
@@ -180,6 +181,13 @@ impl Inner {
             tracing::warn!(job = %record.id, %error, "results of an ended job were not deleted");
         }
         ended
+    }
+
+    /// Tells the compactor of a job that will not be resumed, for its table has been dropped.
+    pub(super) fn forget_if_dropped(&self, table: &TableJobs, job: JobId) {
+        if table.cancel.is_cancelled() && !self.cancel.is_cancelled() {
+            self.compactor.borrow().forget(job);
+        }
     }
 
     async fn outcome_of(

@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::{meta, node, until};
 use crate::{
@@ -16,9 +17,9 @@ use crate::{
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, RemoteCompactor,
     },
-    config::{Fallback, Millis, RemoteConfig},
+    config::{Fallback, MetaConfig, Millis, RemoteConfig},
     error::{Error, ErrorKind, Result},
-    meta::{MemoryPlanLog, MetaService},
+    meta::{MemoryPlanLog, MetaService, Wish, state::Target, tests::env},
     node::fake::{Writer, job, memory, result_name},
     rpc::{InProcess, JobsClient},
 };
@@ -30,7 +31,10 @@ struct Fixture {
 }
 
 async fn fixture(held: &[u32]) -> Fixture {
-    let service = meta(MemoryPlanLog::default()).await;
+    fixture_of(meta(MemoryPlanLog::default()).await, held)
+}
+
+fn fixture_of(service: Arc<MetaService>, held: &[u32]) -> Fixture {
     let store = memory();
     let config = RemoteConfig::default();
     let (jobs, owner) = (service.clone(), "o".into());
@@ -204,4 +208,30 @@ async fn outage_is_waited_out_or_falls_back_and_is_counted() {
         let named = |reason: &String| reason.contains("127.0.0.1:1");
         assert_eq!(fallbacks.last_reason.is_some_and(|r| named(&r)), times > 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_task_stops_within_a_second() {
+    let (log, (env, _clock)) = (Box::new(MemoryPlanLog::default()), env());
+    let service = MetaService::open(MetaConfig::default(), log, env).await;
+    let f = fixture_of(service.unwrap(), &[0]);
+    let _node = f.node("a");
+    let job = job(1, 1);
+    let slots_free = async || {
+        let nodes = f.service.nodes().await.unwrap();
+        nodes.first().map(|node| node.slots_free)
+    };
+    let cancel = async {
+        until("it runs", async || {
+            f.writer.runs_of(0) == 1 && slots_free().await == Some(1)
+        })
+        .await;
+        let wish = Wish::Cancel(Target::Job(job.id));
+        f.service.steer(wish).await.unwrap();
+        Instant::now()
+    };
+    let (ended, cancelled) = tokio::join!(f.compact(&job), cancel);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Conflict);
+    until("it has stopped", async || slots_free().await == Some(2)).await;
+    assert!(cancelled.elapsed() < Duration::from_secs(1));
 }
