@@ -1,6 +1,9 @@
 //! An operator at work while an engine compacts: draining, pausing, cancelling, and asking why.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 use siltstone::{
@@ -8,7 +11,11 @@ use siltstone::{
     engine::{CompactionReport, ScanRequest},
     error::{ErrorKind, Result},
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::{
     cluster::{Cluster, PATIENCE},
@@ -186,6 +193,27 @@ async fn every_node_and_meta_are_replaced_under_load() {
             .all(|node| node.0.starts_with("node-"))
     );
     engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_watched_as_they_come() {
+    let mut cluster = Cluster::start(0).await;
+    let mut watching = tokio::process::Command::new(SILTSTONE)
+        .args(["nodes", "--watch", "--json", "--meta", cluster.meta()])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut next = async || {
+        let line = timeout(PATIENCE, lines.next_line()).await;
+        let line = line.expect("a line in time").unwrap().unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    assert_eq!(next().await, Value::Array(vec![]));
+    cluster.start_node("node-1").await;
+    while next().await[0]["node"] != "node-1" {}
+    watching.kill().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,15 @@ use crate::{
     types::{JobId, NodeId, OwnerId, TableId},
 };
 
+/// A list, as of a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing<T> {
+    /// Another with every change of what meta knows; never 0.
+    pub revision: u64,
+    /// What there is.
+    pub items: Vec<T>,
+}
+
 /// What meta thinks of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {

@@ -32,7 +32,7 @@ use super::{
     fairness::Fairness,
     hedging::Speed,
     plan_log::{PlanLog, Replay},
-    registry::Registry,
+    registry::{Polled, Registry},
     state::{Limits, Now, Report, Request, State, Task},
     stats::{MetaEvents, MetaStats},
     update::PlanUpdate,
@@ -64,7 +64,14 @@ pub(super) enum Command {
     Drain(NodeId, Answer<()>),
     /// Answered at once, whether the log has it or not.
     Stats(Answer<MetaStats>),
-    Read(Read),
+    Look(Look),
+}
+
+/// Somebody who waits for another revision than `seen`.
+pub(super) struct Look {
+    pub seen: u64,
+    pub until: Duration,
+    pub read: Read,
 }
 
 /// An engine that waits for a job's revision to pass `seen`.
@@ -98,7 +105,9 @@ pub(super) struct Core {
     /// The last append did not come through.
     log_away: bool,
     acks: Vec<(Answer<()>, Result<()>)>,
-    reads: Vec<Read>,
+    looks: Vec<Look>,
+    /// Counts what operators can see change, from a number on that no process before has come to.
+    revision: u64,
     polls: BTreeMap<NodeId, Waiting>,
     /// Nodes that may hear something new.
     newsworthy: BTreeSet<NodeId>,
@@ -128,7 +137,8 @@ impl Core {
             pending: Vec::new(),
             log_away: false,
             acks: Vec::new(),
-            reads: Vec::new(),
+            looks: Vec::new(),
+            revision: env.unix_ms() << 16,
             polls: BTreeMap::new(),
             newsworthy: BTreeSet::new(),
             watchers: Vec::new(),
@@ -155,6 +165,7 @@ impl Core {
         let now = self.now();
         self.state.restart(now);
         self.newsworthy.extend(self.polls.keys().cloned());
+        self.revision += 1;
         let jobs = self.state.jobs().map(|(job, _)| job);
         self.watched.add(jobs, now.monotonic);
     }
@@ -208,22 +219,30 @@ impl Core {
                 if drained.is_ok() {
                     info!(%node, "node is to drain");
                     self.newsworthy.insert(node);
+                    self.revision += 1;
                 }
                 drop(answer.send(drained));
             }
             Command::Stats(answer) => drop(answer.send(Ok(self.stats()))),
-            Command::Read(read) => self.reads.push(read),
+            Command::Look(look) => self.looks.push(look),
         }
+    }
+
+    /// Another with every change of what operators see, once it is in the log.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     fn take_poll(&mut self, mut poll: NodePoll, wait: Duration, answer: Answer<PollReply>) {
         poll.slots_free = poll.slots_free.min(poll.facts.slots);
         let now = self.now().monotonic;
         let id = poll.facts.id.clone();
-        let is_new = match self.registry.polled(&poll, now, self.limits.lease) {
-            Ok(is_new) => is_new,
-            Err(error) => return drop(answer.send(Err(error))),
-        };
+        let Polled { is_new, is_changed } =
+            match self.registry.polled(&poll, now, self.limits.lease) {
+                Ok(polled) => polled,
+                Err(error) => return drop(answer.send(Err(error))),
+            };
+        self.revision += u64::from(is_changed);
         if is_new {
             let (host, slots) = (&poll.facts.host, poll.facts.slots);
             info!(node = %id, %host, slots, "node arrived");
@@ -261,6 +280,7 @@ impl Core {
         self.note(&update);
         self.state.apply(&update);
         if update.is_durable() {
+            self.revision += 1;
             self.pending.push(update);
         }
         Ok(())
@@ -313,6 +333,7 @@ impl Core {
             .flatten()
             .chain(self.polls.values().map(|waiting| waiting.until))
             .chain(self.watchers.iter().map(|watcher| watcher.until))
+            .chain(self.looks.iter().map(|look| look.until))
             .min();
         next.map_or(IDLE, |next| next.saturating_sub(now))
             .max(Duration::from_millis(1))

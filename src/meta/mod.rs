@@ -29,7 +29,7 @@ mod stats;
 pub(crate) mod tests;
 mod update;
 
-pub use admin::{Explanation, JobInfo, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};
+pub use admin::{Explanation, JobInfo, Listing, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};
 pub use plan_log::{MemoryPlanLog, ObjectPlanLog, PlanLog, Replay, open_plan_log};
 pub use service::MetaService;
 pub use stats::{MetaEvents, MetaStats};

@@ -56,6 +56,15 @@ impl Node {
     }
 }
 
+/// What a poll has told of its node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Polled {
+    /// It is a new one, or another process.
+    pub is_new: bool,
+    /// Operators see another node than before.
+    pub is_changed: bool,
+}
+
 /// The nodes that have polled, by id.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
@@ -65,7 +74,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Takes note of a poll. Returns whether the node is new, or another process.
+    /// Takes note of a poll.
     ///
     /// Of two processes with one id the one with the greater session is the node, for as long as it is
     /// heard of within `lease`: the clock that leads sessions may have been set back between two starts.
@@ -77,7 +86,7 @@ impl Registry {
         poll: &NodePoll,
         now: Duration,
         lease: Duration,
-    ) -> Result<bool> {
+    ) -> Result<Polled> {
         let facts = &poll.facts;
         let known = self.nodes.get(&facts.id);
         let is_alive = |node: &&Node| now.saturating_sub(node.polled) <= lease;
@@ -94,10 +103,15 @@ impl Registry {
             if node.facts != *facts {
                 node.facts = facts.clone();
             }
+            let was = node.state(now, lease);
+            let is_changed = (node.slots_free, node.draining) != (slots_free, poll.draining);
             node.slots_free = slots_free;
             node.draining = poll.draining;
             node.polled = now;
-            return Ok(false);
+            return Ok(Polled {
+                is_new: false,
+                is_changed: is_changed || was != node.state(now, lease),
+            });
         }
         let node = Node {
             facts: facts.clone(),
@@ -109,7 +123,10 @@ impl Registry {
             tables: VecDeque::new(),
         };
         self.nodes.insert(facts.id.clone(), node);
-        Ok(true)
+        Ok(Polled {
+            is_new: true,
+            is_changed: true,
+        })
     }
 
     /// Takes note of an answer to a poll.

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{
-    admin::{Explanation, JobInfo, NodeInfo, OwnerInfo, Wish},
-    core::{Answer, Command, Core, Watcher},
+    admin::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, Wish},
+    core::{Answer, Command, Core, Look, Watcher},
     plan_log::PlanLog,
     publish,
     state::{Limits, Request},
@@ -128,6 +128,14 @@ impl MetaService {
         self.read(Core::nodes).await
     }
 
+    /// The same, as soon as the revision is another than `seen`, or after `wait` as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn watch_nodes(&self, seen: u64, wait: Duration) -> Result<Listing<NodeInfo>> {
+        self.list(seen, wait, Core::nodes).await
+    }
+
     /// The jobs, in the order of submission. Those of an engine that has vanished are dropped once nobody
     /// has watched them for an hour.
     ///
@@ -137,12 +145,28 @@ impl MetaService {
         self.read(Core::jobs).await
     }
 
+    /// The same, as soon as the revision is another than `seen`, or after `wait` as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn watch_jobs(&self, seen: u64, wait: Duration) -> Result<Listing<JobInfo>> {
+        self.list(seen, wait, Core::jobs).await
+    }
+
     /// The owners that have jobs, or for which something is set, by name.
     ///
     /// # Errors
     /// `Unavailable`.
     pub async fn owners(&self) -> Result<Vec<OwnerInfo>> {
         self.read(Core::owners).await
+    }
+
+    /// The same, as soon as the revision is another than `seen`, or after `wait` as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn watch_owners(&self, seen: u64, wait: Duration) -> Result<Listing<OwnerInfo>> {
+        self.list(seen, wait, Core::owners).await
     }
 
     /// What it has now, and what has happened since it was opened, in numbers.
@@ -200,8 +224,35 @@ impl MetaService {
         &self,
         look: impl FnOnce(&Core) -> T + Send + 'static,
     ) -> Result<T> {
+        self.look(0, Duration::ZERO, look).await
+    }
+
+    async fn list<T: Send + 'static>(
+        &self,
+        seen: u64,
+        wait: Duration,
+        list: impl FnOnce(&Core) -> Vec<T> + Send + 'static,
+    ) -> Result<Listing<T>> {
+        let look = |core: &Core| Listing {
+            revision: core.revision(),
+            items: list(core),
+        };
+        self.look(seen, wait, look).await
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        seen: u64,
+        wait: Duration,
+        look: impl FnOnce(&Core) -> T + Send + 'static,
+    ) -> Result<T> {
+        let until = self.env.monotonic() + wait.min(WATCH_WAIT_MAX);
         self.call(|answer: Answer<T>| {
-            Command::Read(Box::new(move |core| drop(answer.send(core.map(look)))))
+            Command::Look(Look {
+                seen,
+                until,
+                read: Box::new(move |core| drop(answer.send(core.map(look)))),
+            })
         })
         .await
     }

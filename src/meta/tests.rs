@@ -203,6 +203,28 @@ async fn node_that_keeps_a_job_is_not_sent_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lists_are_watched() {
+    let service = open(MemoryPlanLog::default()).await;
+    let empty = service.watch_nodes(0, WAIT).await.unwrap();
+    assert_eq!(empty.items, []);
+    let unchanged = service.watch_nodes(empty.revision, WAIT).await.unwrap();
+    assert_eq!(unchanged, empty, "after the wait");
+    let (changed, polled) = tokio::join!(
+        service.watch_nodes(empty.revision, Duration::from_secs(50)),
+        service.poll(node("a", 2), WAIT),
+    );
+    let (changed, polled) = (changed.unwrap(), polled.unwrap());
+    assert_eq!((changed.items.len(), polled.assignments.len()), (1, 0));
+    let (jobs, submitted) = tokio::join!(
+        service.watch_jobs(changed.revision, Duration::from_secs(50)),
+        service.submit(submission("o", 1, 1)),
+    );
+    submitted.unwrap();
+    assert_eq!(jobs.unwrap().items.len(), 1);
+    service.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn watch_waits_for_a_change() {
     let service = open(MemoryPlanLog::default()).await;
     let error = service.watch(job(1), 0, WAIT).await.unwrap_err();

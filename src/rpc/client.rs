@@ -13,7 +13,7 @@ use super::{
 use crate::{
     compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
     error::Result,
-    meta::{Explanation, JobInfo, NodeInfo, OwnerInfo, Wish},
+    meta::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, Wish},
     node::MetaLink,
     proto::{
         self as pb, admin_client::AdminClient as AdminStub, jobs_client::JobsClient as JobsStub,
@@ -116,12 +116,26 @@ impl AdminClient {
     /// # Errors
     /// `Unavailable`, naming the addresses.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
+        let listed = self.watch_nodes(0, Duration::ZERO).await?;
+        Ok(listed.items)
+    }
+
+    /// The same, as soon as the revision is another than `seen`, or after `wait`, at most 60 s, as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the addresses.
+    pub async fn watch_nodes(&self, seen: u64, wait: Duration) -> Result<Listing<NodeInfo>> {
+        let wait_ms = millis(wait);
         let list = |channel| async move {
-            let request = pb::ListNodesRequest {};
+            let request = pb::ListNodesRequest { seen, wait_ms };
             Self::client(channel).list_nodes(request).await
         };
-        let reply = self.channels.call(Duration::ZERO, list).await?;
-        reply.nodes.into_iter().map(TryInto::try_into).collect()
+        let reply = self.channels.call(wait, list).await?;
+        let items = reply.nodes.into_iter().map(TryInto::try_into);
+        Ok(Listing {
+            revision: reply.revision,
+            items: items.collect::<Result<_>>()?,
+        })
     }
 
     /// The jobs, in the order of submission.
@@ -129,12 +143,26 @@ impl AdminClient {
     /// # Errors
     /// `Unavailable`, naming the addresses.
     pub async fn jobs(&self) -> Result<Vec<JobInfo>> {
+        let listed = self.watch_jobs(0, Duration::ZERO).await?;
+        Ok(listed.items)
+    }
+
+    /// The same, as soon as the revision is another than `seen`, or after `wait`, at most 60 s, as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the addresses.
+    pub async fn watch_jobs(&self, seen: u64, wait: Duration) -> Result<Listing<JobInfo>> {
+        let wait_ms = millis(wait);
         let list = |channel| async move {
-            let request = pb::ListJobsRequest {};
+            let request = pb::ListJobsRequest { seen, wait_ms };
             Self::client(channel).list_jobs(request).await
         };
-        let reply = self.channels.call(Duration::ZERO, list).await?;
-        reply.jobs.into_iter().map(TryInto::try_into).collect()
+        let reply = self.channels.call(wait, list).await?;
+        let items = reply.jobs.into_iter().map(TryInto::try_into);
+        Ok(Listing {
+            revision: reply.revision,
+            items: items.collect::<Result<_>>()?,
+        })
     }
 
     /// The owners that have jobs, or for which something is set, by name.
@@ -142,12 +170,26 @@ impl AdminClient {
     /// # Errors
     /// `Unavailable`, naming the addresses.
     pub async fn owners(&self) -> Result<Vec<OwnerInfo>> {
+        let listed = self.watch_owners(0, Duration::ZERO).await?;
+        Ok(listed.items)
+    }
+
+    /// The same, as soon as the revision is another than `seen`, or after `wait`, at most 60 s, as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the addresses.
+    pub async fn watch_owners(&self, seen: u64, wait: Duration) -> Result<Listing<OwnerInfo>> {
+        let wait_ms = millis(wait);
         let list = |channel| async move {
-            let request = pb::ListOwnersRequest {};
+            let request = pb::ListOwnersRequest { seen, wait_ms };
             Self::client(channel).list_owners(request).await
         };
-        let reply = self.channels.call(Duration::ZERO, list).await?;
-        reply.owners.into_iter().map(TryInto::try_into).collect()
+        let reply = self.channels.call(wait, list).await?;
+        let items = reply.owners.into_iter().map(TryInto::try_into);
+        Ok(Listing {
+            revision: reply.revision,
+            items: items.collect::<Result<_>>()?,
+        })
     }
 
     /// Why a task is where it is.

@@ -236,31 +236,40 @@ impl Nodes for Surface {
 impl Admin for Surface {
     async fn list_nodes(
         &self,
-        _request: Request<pb::ListNodesRequest>,
+        request: Request<pb::ListNodesRequest>,
     ) -> Result<Response<pb::ListNodesReply>, Status> {
-        let nodes = self.service.nodes().await;
-        answer(nodes.map(|nodes| pb::ListNodesReply {
-            nodes: nodes.into_iter().map(Into::into).collect(),
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.wait_ms);
+        let listed = self.service.watch_nodes(request.seen, wait).await;
+        answer(listed.map(|listed| pb::ListNodesReply {
+            nodes: listed.items.into_iter().map(Into::into).collect(),
+            revision: listed.revision,
         }))
     }
 
     async fn list_jobs(
         &self,
-        _request: Request<pb::ListJobsRequest>,
+        request: Request<pb::ListJobsRequest>,
     ) -> Result<Response<pb::ListJobsReply>, Status> {
-        let jobs = self.service.jobs().await;
-        answer(jobs.map(|jobs| pb::ListJobsReply {
-            jobs: jobs.into_iter().map(Into::into).collect(),
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.wait_ms);
+        let listed = self.service.watch_jobs(request.seen, wait).await;
+        answer(listed.map(|listed| pb::ListJobsReply {
+            jobs: listed.items.into_iter().map(Into::into).collect(),
+            revision: listed.revision,
         }))
     }
 
     async fn list_owners(
         &self,
-        _request: Request<pb::ListOwnersRequest>,
+        request: Request<pb::ListOwnersRequest>,
     ) -> Result<Response<pb::ListOwnersReply>, Status> {
-        let owners = self.service.owners().await;
-        answer(owners.map(|owners| pb::ListOwnersReply {
-            owners: owners.into_iter().map(Into::into).collect(),
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.wait_ms);
+        let listed = self.service.watch_owners(request.seen, wait).await;
+        answer(listed.map(|listed| pb::ListOwnersReply {
+            owners: listed.items.into_iter().map(Into::into).collect(),
+            revision: listed.revision,
         }))
     }
 

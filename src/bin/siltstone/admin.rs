@@ -1,4 +1,5 @@
-//! `siltstone nodes`, `jobs` and `owners`: what a meta service knows, as a table or as JSON.
+//! `siltstone nodes`, `jobs` and `owners`: what a meta service knows, as a table or as JSON, once or with every
+//! change.
 
 use std::time::Duration;
 
@@ -9,9 +10,14 @@ use siltstone::{
     compaction::remote::TaskState,
     config::Bytes,
     error::Result,
-    meta::{JobInfo, NodeInfo, OwnerInfo, TaskInfo},
+    meta::{JobInfo, Listing, NodeInfo, OwnerInfo, TaskInfo},
     rpc::AdminClient,
 };
+
+/// How long to wait for a change before asking again.
+const WATCH_WAIT: Duration = Duration::from_secs(20);
+/// How long to rest after each list.
+const WATCH_REST: Duration = Duration::from_secs(1);
 
 /// Which meta service to ask, and how to print its answer.
 #[derive(Args, Clone, Debug)]
@@ -50,15 +56,62 @@ impl Options {
     }
 }
 
+/// How to list what a meta service knows.
+#[derive(Args, Clone, Debug)]
+pub struct Listed {
+    #[command(flatten)]
+    options: Options,
+    /// Lists again whenever something has changed, at most once a second, until it is stopped. With `--json`, one
+    /// line each.
+    #[arg(long)]
+    watch: bool,
+}
+
+impl Listed {
+    /// Shows what `list` answers, which takes the revision last seen and how long to wait for another.
+    async fn show<T, F>(
+        &self,
+        list: impl Fn(u64, Duration) -> F,
+        json: impl Fn(&T) -> Value,
+        table: impl Fn(&[T]) -> Table,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<Listing<T>>>,
+    {
+        let mut seen = 0;
+        loop {
+            let listed = list(seen, WATCH_WAIT).await?;
+            let has_news = listed.revision != seen;
+            seen = listed.revision;
+            match (self.options.json, self.watch) {
+                _ if !has_news => {}
+                (true, false) => println!("{:#}", values(&listed, &json)),
+                (true, true) => println!("{}", values(&listed, &json)),
+                (false, _) => println!("{}", table(&listed.items)),
+            }
+            if !self.watch {
+                return Ok(());
+            }
+            tokio::time::sleep(WATCH_REST).await;
+        }
+    }
+}
+
+fn values<T>(listed: &Listing<T>, json: impl Fn(&T) -> Value) -> Value {
+    Value::Array(listed.items.iter().map(json).collect())
+}
+
 /// Lists the nodes.
 ///
 /// # Errors
 /// `Unavailable`, naming the address.
-pub async fn nodes(options: Options) -> Result<()> {
-    let nodes = options.client()?.nodes().await?;
-    if options.json {
-        return print_json(nodes.iter().map(node_json).collect());
-    }
+pub async fn nodes(options: Listed) -> Result<()> {
+    let client = &options.options.client()?;
+    let list = |seen, wait| client.watch_nodes(seen, wait);
+    options.show(list, node_json, nodes_table).await
+}
+
+fn nodes_table(nodes: &[NodeInfo]) -> Table {
     let mut table = new_table([
         "node",
         "state",
@@ -72,7 +125,7 @@ pub async fn nodes(options: Options) -> Result<()> {
         "version",
         "last poll",
     ]);
-    for node in &nodes {
+    for node in nodes {
         let facts = &node.facts;
         table.add_row([
             facts.id.to_string(),
@@ -88,23 +141,24 @@ pub async fn nodes(options: Options) -> Result<()> {
             format!("{:.1} s ago", node.silent.as_secs_f64()),
         ]);
     }
-    println!("{table}");
-    Ok(())
+    table
 }
 
 /// Lists the jobs.
 ///
 /// # Errors
 /// `Unavailable`, naming the address.
-pub async fn jobs(options: Options) -> Result<()> {
-    let jobs = options.client()?.jobs().await?;
-    if options.json {
-        return print_json(jobs.iter().map(job_json).collect());
-    }
+pub async fn jobs(options: Listed) -> Result<()> {
+    let client = &options.options.client()?;
+    let list = |seen, wait| client.watch_jobs(seen, wait);
+    options.show(list, job_json, jobs_table).await
+}
+
+fn jobs_table(jobs: &[JobInfo]) -> Table {
     let mut table = new_table([
         "job", "owner", "what", "class", "queued", "running", "done", "failed", "nodes",
     ]);
-    for job in &jobs {
+    for job in jobs {
         let count = |name: &str| {
             let states = job.tasks.iter().map(|task| state(&task.state).0);
             states.filter(|state| *state == name).count().to_string()
@@ -125,19 +179,20 @@ pub async fn jobs(options: Options) -> Result<()> {
             nodes.join(" "),
         ]);
     }
-    println!("{table}");
-    Ok(())
+    table
 }
 
 /// Lists the owners.
 ///
 /// # Errors
 /// `Unavailable`, naming the address.
-pub async fn owners(options: Options) -> Result<()> {
-    let owners = options.client()?.owners().await?;
-    if options.json {
-        return print_json(owners.iter().map(owner_json).collect());
-    }
+pub async fn owners(options: Listed) -> Result<()> {
+    let client = &options.options.client()?;
+    let list = |seen, wait| client.watch_owners(seen, wait);
+    options.show(list, owner_json, owners_table).await
+}
+
+fn owners_table(owners: &[OwnerInfo]) -> Table {
     let mut table = new_table([
         "owner",
         "weight",
@@ -148,7 +203,7 @@ pub async fn owners(options: Options) -> Result<()> {
         "oldest wait",
         "paused",
     ]);
-    for owner in &owners {
+    for owner in owners {
         let tables = owner.paused_tables.iter();
         let tables: Vec<String> = tables.map(|table| format!("table {table}")).collect();
         table.add_row([
@@ -165,8 +220,7 @@ pub async fn owners(options: Options) -> Result<()> {
             },
         ]);
     }
-    println!("{table}");
-    Ok(())
+    table
 }
 
 /// A task's state in one word, and the node that it names.
@@ -250,11 +304,6 @@ pub fn task_json(task: &TaskInfo) -> Value {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn print_json(values: Vec<Value>) -> Result<()> {
-    println!("{:#}", Value::Array(values));
-    Ok(())
 }
 
 /// An empty table with `headings`, in the style that all commands share.

@@ -42,11 +42,11 @@ enum Command {
     /// checks what comes out.
     Demo(demo::Options),
     /// Lists the compaction nodes that a meta service knows.
-    Nodes(admin::Options),
+    Nodes(admin::Listed),
     /// Lists the compaction jobs that a meta service has.
-    Jobs(admin::Options),
+    Jobs(admin::Listed),
     /// Lists the databases that share a meta service's nodes: weights, queues, pauses.
-    Owners(admin::Options),
+    Owners(admin::Listed),
     /// Says why a table is being compacted, or is not; or why a task waits.
     Explain(explain::Options),
     /// Has a compaction node take no more tasks, and end when those it has have ended.

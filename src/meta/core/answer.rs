@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Core, Waiting};
+use super::{Core, Look, Waiting};
 use crate::{
     compaction::remote::{Assignment, AttemptId, JobStatus, NodePoll, PollReply},
     error::Error,
@@ -21,9 +21,13 @@ impl Core {
         }
         self.answer_watchers();
         self.answer_polls();
-        for read in std::mem::take(&mut self.reads) {
-            read(Ok(self));
-        }
+        let now = self.now().monotonic;
+        let looks = std::mem::take(&mut self.looks).into_iter();
+        let (due, waiting) =
+            looks.partition(|look| look.seen != self.revision || look.until <= now);
+        self.looks = waiting;
+        let due: Vec<Look> = due;
+        due.into_iter().for_each(|look| (look.read)(Ok(self)));
     }
 
     fn answer_watchers(&mut self) {
@@ -156,8 +160,8 @@ impl Core {
         for waiting in std::mem::take(&mut self.polls).into_values() {
             drop(waiting.answer.send(Err(error.clone())));
         }
-        for read in std::mem::take(&mut self.reads) {
-            read(Err(error.clone()));
+        for look in std::mem::take(&mut self.looks) {
+            (look.read)(Err(error.clone()));
         }
     }
 }
