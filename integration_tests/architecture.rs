@@ -30,7 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("verify",     &["store", "manifest", "sst", "compaction"]),
     ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc", "metrics"]),
     ("meta",       &["clock", "store", "compaction", "metrics"]),
-    ("node",       &["clock", "store", "compaction", "metrics"]),
+    ("node",       &["clock", "store", "sst", "compaction", "metrics"]),
     ("rpc",        &["clock", "compaction", "meta", "node", "proto"]),
     ("cli",        &["clock", "meta", "node", "rpc"]),
     ("compose",    &["clock", "store", "engine", "compaction", "meta", "node", "rpc"]),

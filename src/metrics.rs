@@ -134,6 +134,7 @@ metrics! {
     NODE_TASKS_STARTED, Counter, Count, "siltstone_node_tasks_started_total", "Tasks started";
     NODE_TASKS_ENDED, Counter, Count, "siltstone_node_tasks_ended_total", "Tasks ended, by outcome";
     NODE_ROWS_MERGED, Counter, Count, "siltstone_node_rows_merged_total", "Rows merged by tasks that have ended";
+    NODE_FOOTERS, Counter, Count, "siltstone_node_footers_total", "Inputs opened by tasks, by whether the footer was in the node's memory: hit, miss";
     NODE_POLLS_FAILED, Counter, Count, "siltstone_node_polls_failed_total", "Polls that no meta service answered";
     NODE_LEASES_LAPSED, Counter, Count, "siltstone_node_leases_lapsed_total", "Times that all tasks were stopped because no meta service had answered for a lease";
     }

@@ -147,6 +147,8 @@ async fn services_tell_what_they_did_and_whether_they_are_of_use() {
     let ended = done["siltstone_node_tasks_ended_total{node=\"n1\",outcome=\"done\"}"];
     assert_eq!(ended, tasks as f64, "{done:#?}");
     assert!(done["siltstone_node_rows_merged_total{node=\"n1\"}"] > 0.0);
+    let footers = done["siltstone_node_footers_total{node=\"n1\",outcome=\"miss\"}"];
+    assert!(footers > 0.0, "{footers}");
     // Each with what it means.
     let (_, page) = meta.get("/metrics").await;
     for name in told.keys() {

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     clock::Env,
     error::{Error, Result},
-    sst::{SstAccess, SstReader},
+    sst::{SstAccess, SstCache, SstReader},
     store::Store,
     types::{KeyRange, NodeId, Token},
 };
@@ -55,6 +55,8 @@ pub struct Attempt {
     pub cancel: CancellationToken,
     /// Memory that it may use, in bytes. `None`: as much as it needs.
     pub memory_bytes: Option<u64>,
+    /// Where opened inputs are kept for the next attempt on this node. `None`: nowhere.
+    pub footers: Option<SstCache>,
     /// How long it may run: then it finishes the SST that it is at, and fails with `TooLarge`. `None`: for ever.
     pub time_max: Option<Duration>,
 }
@@ -68,6 +70,7 @@ impl Attempt {
             progress: Arc::default(),
             cancel: CancellationToken::new(),
             memory_bytes: None,
+            footers: None,
             time_max: None,
         }
     }

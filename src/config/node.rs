@@ -17,8 +17,8 @@ pub struct NodeConfig {
     /// Tasks to run at once. Default: the number of cores.
     pub slots: usize,
     /// Memory for the tasks together. The node is given no more than fits, by what engines estimate for each.
-    /// Default: `"1GiB"`.
-    pub memory: Bytes,
+    /// Default: three quarters of what the process's control group allows, or else of the machine's.
+    pub memory: Option<Bytes>,
     /// The pool that the node is of, for engines that ask for one: `"large"`. Default: none.
     pub pool: String,
     /// Where the node is: among equal nodes, engines get one in their own zone. Default: nowhere.
@@ -41,7 +41,7 @@ impl Default for NodeConfig {
             meta: vec!["http://127.0.0.1:7400".into()],
             id: None,
             slots: std::thread::available_parallelism().map_or(1, usize::from),
-            memory: Bytes::mib(1024),
+            memory: None,
             pool: String::new(),
             zone: String::new(),
             roots: Vec::new(),
@@ -71,9 +71,11 @@ impl NodeConfig {
         let mut faults = Faults::default();
         faults.check(!self.meta.is_empty(), || "meta has no address".into());
         faults.check(self.slots > 0, || "slots is 0".into());
-        faults.check(self.memory >= Bytes::mib(64), || {
-            format!("memory {} is less than 64 MiB", self.memory)
-        });
+        if let Some(memory) = self.memory {
+            faults.check(memory >= Bytes::mib(64), || {
+                format!("memory {memory} is less than 64 MiB")
+            });
+        }
         faults.check(self.id.as_ref().is_none_or(|id| !id.is_empty()), || {
             "id is empty".into()
         });

@@ -7,6 +7,7 @@
 #[cfg(test)]
 pub(crate) mod fake;
 mod held;
+mod memory;
 mod run;
 mod runner;
 mod stats;
@@ -30,9 +31,14 @@ use crate::{
     compaction::remote::{CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply},
     config::NodeConfig,
     error::Result,
+    sst::SstCache,
     store::Store,
     types::NodeId,
 };
+
+/// Footers that a node keeps, beside the memory for its tasks: this share of that, and no more than so many bytes.
+const FOOTERS_SHARE: u64 = 32;
+const FOOTERS_BYTES_MAX: u64 = 128 << 20;
 
 /// The meta service as a node sees it.
 #[async_trait]
@@ -59,6 +65,8 @@ pub struct Node {
     env: Env,
     ready: watch::Sender<bool>,
     counters: Arc<Counters>,
+    /// Of what its tasks merge: those that follow often read the same.
+    footers: SstCache,
 }
 
 impl Node {
@@ -82,11 +90,14 @@ impl Node {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             capabilities: vec![CAPABILITY.to_owned(), KEEPS_JOBS.to_owned()],
             slots: u32::try_from(config.slots).unwrap_or(u32::MAX),
-            memory_bytes: config.memory.0,
+            memory_bytes: config.memory.unwrap_or_else(memory::found).0,
             pool: config.pool.clone(),
             zone: config.zone.clone(),
         };
+        let footers =
+            SstCache::of_opened((facts.memory_bytes / FOOTERS_SHARE).min(FOOTERS_BYTES_MAX));
         Ok(Self {
+            footers,
             config,
             facts,
             link,
@@ -130,7 +141,8 @@ impl Node {
     pub fn view(&self) -> NodeView {
         let facts = &self.facts;
         let room = (facts.slots.into(), facts.memory_bytes);
-        NodeView::new(&facts.id.0, room, self.counters.clone(), self.env.clone())
+        let (counters, footers) = (self.counters.clone(), self.footers.clone());
+        NodeView::new(&facts.id.0, room, (counters, footers), self.env.clone())
     }
 
     /// Becomes true once meta has answered for the first time.

@@ -52,6 +52,7 @@ impl Node {
             Arc::new(Executor {
                 stores: self.stores.clone(),
                 env: self.env.clone(),
+                footers: self.footers.clone(),
             }) as _
         };
         let runner = self.runner.clone().unwrap_or_else(executor);

@@ -9,6 +9,7 @@ use crate::{
     clock::Env,
     compaction::{Attempt, CompactionJob, Task, execute},
     error::Result,
+    sst::SstCache,
 };
 
 /// Runs tasks.
@@ -22,12 +23,17 @@ pub trait TaskRunner: Send + Sync + 'static {
 pub(super) struct Executor {
     pub stores: Stores,
     pub env: Env,
+    pub footers: SstCache,
 }
 
 #[async_trait]
 impl TaskRunner for Executor {
     async fn run(&self, job: Arc<CompactionJob>, task: Task, attempt: Attempt) -> Result<()> {
         let store = self.stores.get(&job.store_url).await?;
+        let attempt = Attempt {
+            footers: Some(self.footers.clone()),
+            ..attempt
+        };
         execute(&job, &task, attempt, &store, &self.env)
             .await
             .map(drop)

@@ -15,6 +15,7 @@ use crate::{
     clock::Env,
     error::{Error, Result},
     metrics::{self, Publisher, Samples},
+    sst::SstCache,
 };
 
 /// A node in numbers.
@@ -38,6 +39,10 @@ pub struct NodeStats {
     pub tasks_ended: BTreeMap<&'static str, u64>,
     /// Rows merged by tasks that have ended.
     pub rows_merged: u64,
+    /// Inputs of tasks whose footer was here when it was asked for.
+    pub footers_hit: u64,
+    /// Inputs whose footer had to be read from the store.
+    pub footers_missed: u64,
     /// Polls that no meta service answered.
     pub polls_failed: u64,
     /// Times that all tasks were stopped because no meta service had answered for a lease.
@@ -78,6 +83,7 @@ pub struct NodeView {
     slots: u64,
     memory_bytes: u64,
     counters: Arc<Counters>,
+    footers: SstCache,
     env: Env,
     publisher: Arc<Mutex<Publisher>>,
 }
@@ -86,13 +92,14 @@ impl NodeView {
     pub(super) fn new(
         id: &str,
         (slots, memory_bytes): (u64, u64),
-        counters: Arc<Counters>,
+        (counters, footers): (Arc<Counters>, SstCache),
         env: Env,
     ) -> Self {
         Self {
             slots,
             memory_bytes,
             counters,
+            footers,
             env,
             publisher: Arc::new(Mutex::new(Publisher::new(metrics::NODE, ("node", id)))),
         }
@@ -104,7 +111,10 @@ impl NodeView {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ended = counters.tasks_ended.lock();
         let answered = self.answered();
+        let footers = self.footers.stats();
         NodeStats {
+            footers_hit: footers.metadata_hits,
+            footers_missed: footers.metadata_misses,
             slots: self.slots,
             slots_used: load(&counters.slots_used),
             memory_bytes: self.memory_bytes,
@@ -163,6 +173,9 @@ impl NodeView {
             (metrics::NODE_LEASES_LAPSED, stats.leases_lapsed),
         ] {
             samples.put(metric, value);
+        }
+        for (outcome, value) in [("hit", stats.footers_hit), ("miss", stats.footers_missed)] {
+            samples.put_by(metrics::NODE_FOOTERS, [("outcome", outcome)], value);
         }
         for (outcome, value) in stats.tasks_ended {
             samples.put_by(metrics::NODE_TASKS_ENDED, [("outcome", outcome)], value);

@@ -266,14 +266,13 @@ async fn open_object(
     name: &str,
     bytes: u64,
 ) -> Result<Arc<Opened>> {
-    let cache = access.cache.as_ref().filter(|_| access.by_pages);
-    let Some(cache) = cache else {
+    let Some(cache) = &access.cache else {
         let tail = Tail::fetch(access, name, bytes).await?;
         return tail.open().await.map(Arc::new);
     };
-    let (access, name) = (access.clone(), name.to_owned());
+    let (access, name, by_pages) = (access.clone(), name.to_owned(), access.by_pages);
     let open = async move { Tail::fetch(&access, &name, bytes).await?.open().await };
-    cache.opened(sst, open).await
+    cache.opened((sst, by_pages), open).await
 }
 
 /// The end of an object, from `start` on.

@@ -59,12 +59,17 @@ impl Run {
         store: &Store,
         env: &Env,
     ) -> Self {
+        let access = SstAccess::by_chunks(store);
+        let access = match &attempt.footers {
+            Some(cache) => access.cached(cache),
+            None => access,
+        };
         Self {
+            access,
             job: job.clone(),
             attempt,
             store: store.clone(),
             env: env.clone(),
-            access: SstAccess::by_chunks(store),
             started: env.monotonic(),
             begun: AtomicU32::new(0),
             unnamed: Mutex::default(),

@@ -303,3 +303,23 @@ async fn a_part_that_does_not_fit_is_named() {
     let loaded: Result<JobProgress> = results::load(&bench.store, &job).await;
     assert!(loaded.unwrap_err().to_string().contains(&name));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn footers_that_an_attempt_has_read_are_not_read_again() {
+    let bench = Bench::overlapping().await;
+    let job = bench.job(&[10_000, 20_000]);
+    let cache = SstCache::of_opened(1 << 20);
+    for index in 0..3 {
+        let attempt = Attempt {
+            footers: Some(cache.clone()),
+            ..attempt(1)
+        };
+        let task = job.task(index).unwrap();
+        let ran = execute(&job, &task, attempt, &bench.store, &Env::default()).await;
+        ran.unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.metadata_misses, stats.metadata_hits), (3, 6));
+    assert_eq!(stats.data_misses, 0, "pages are read past it");
+    check(&bench, &job).await;
+}

@@ -1,6 +1,7 @@
 //! What readers keep of SSTs. An SST never changes and its name never comes back, so that nothing here can be stale.
 //!
-//! * *Opened SSTs*: footers, page indexes and key filters, parsed.
+//! * *Opened SSTs*: footers, page indexes and key filters, parsed. A node keeps nothing else, and of what it merges the
+//!   footers only.
 //! * *Pages*: as they are stored, in memory and, if a folder is configured for it, on a local disk, which takes what
 //!   leaves the memory. What comes from that disk is checked against its checksum again.
 //!
@@ -52,7 +53,8 @@ pub struct SstCache {
 }
 
 struct Inner {
-    opened: Cache<SstKey, Arc<Opened>>,
+    /// By SST, and whether it was opened with its indexes.
+    opened: Cache<(SstKey, bool), Arc<Opened>>,
     file_hits: AtomicU64,
     file_misses: AtomicU64,
     pages: Option<Pages>,
@@ -93,25 +95,34 @@ impl SstCache {
     /// # Errors
     /// `Unavailable`, naming the folder, when its disk cannot be used.
     pub async fn open(config: &CacheConfig) -> Result<Self> {
-        let bytes = config.metadata_bytes.0 as usize;
-        let opened = CacheBuilder::new(bytes)
-            .with_name("siltstone-ssts")
-            .with_shards(shards(bytes))
-            .with_eviction_config(S3FifoConfig::default())
-            .with_weighter(|_: &SstKey, opened: &Arc<Opened>| opened.memory_bytes())
-            .build();
         let pages = match config.data_bytes.0 {
             0 => None,
             _ => Some(Pages::open(config).await?),
         };
-        Ok(Self {
+        Ok(Self::new(config.metadata_bytes.0, pages))
+    }
+
+    /// An empty cache of opened SSTs, of `bytes` bytes, that keeps no pages.
+    pub fn of_opened(bytes: u64) -> Self {
+        Self::new(bytes, None)
+    }
+
+    fn new(bytes: u64, pages: Option<Pages>) -> Self {
+        let bytes = bytes as usize;
+        let opened = CacheBuilder::new(bytes)
+            .with_name("siltstone-ssts")
+            .with_shards(shards(bytes))
+            .with_eviction_config(S3FifoConfig::default())
+            .with_weighter(|_: &(SstKey, bool), opened: &Arc<Opened>| opened.memory_bytes())
+            .build();
+        Self {
             inner: Arc::new(Inner {
                 opened,
                 file_hits: AtomicU64::new(0),
                 file_misses: AtomicU64::new(0),
                 pages,
             }),
-        })
+        }
     }
 
     /// Whether it keeps pages.
@@ -142,7 +153,7 @@ impl SstCache {
     }
 
     /// The opened SST `sst`, which `open` opens if it is not here; once, for all who ask meanwhile.
-    pub(super) async fn opened<F>(&self, sst: SstKey, open: F) -> Result<Arc<Opened>>
+    pub(super) async fn opened<F>(&self, sst: (SstKey, bool), open: F) -> Result<Arc<Opened>>
     where
         F: Future<Output = Result<Opened>> + Send + 'static,
     {
