@@ -338,6 +338,12 @@ async fn a_wrong_outcome_is_refused_by_the_clause_it_breaks() {
         reading_rows(&scan(&table, ScanRequest::all()).await),
         before
     );
+    let counted = engine.stats().compaction.proof_failures;
+    for clause in FORGERIES.iter().map(|(_, clause, _)| *clause) {
+        let forged = FORGERIES.iter().filter(|forgery| forgery.1 == clause);
+        // What is left alone may have been tried once more by itself.
+        assert!(counted[clause] >= forged.count() as u64, "{counted:?}");
+    }
     // The next attempt is another job, and an honest one succeeds.
     engine.set_compactor(None);
     table.compact().await.unwrap();

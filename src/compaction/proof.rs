@@ -14,7 +14,7 @@
 //! * `present`: the store has each output, and its footer says of it what the outcome says;
 //! * `versions`: where a key's newest row hides the others from everybody, an output has no key twice.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use super::{CompactionJob, CompactionOutcome, JobProgress, RowSum, TaskOutcome, TaskPart};
 use crate::{
@@ -224,9 +224,29 @@ pub fn prove_object(job: &CompactionJob, sst: &SstMeta, opened: Result<bool>) ->
     Ok(())
 }
 
-fn refuse(job: &CompactionJob, clause: &str, what: String) -> Result<()> {
-    Err(Error::internal(format!(
-        "job {}: proof clause {clause} fails: {what}",
-        job.id
-    )))
+fn refuse(job: &CompactionJob, clause: &'static str, what: String) -> Result<()> {
+    let refused = format!("job {}: proof refused", job.id);
+    Err(Error::internal(refused).with_source(Refusal { clause, what }))
+}
+
+/// A clause that fails.
+#[derive(Debug)]
+struct Refusal {
+    clause: &'static str,
+    what: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "proof clause {} fails: {}", self.clause, self.what)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The clause by which a proof refused, when `error` is that.
+pub fn refused_clause(error: &Error) -> Option<&'static str> {
+    let source = std::error::Error::source(error)?;
+    let refusal = source.downcast_ref::<Refusal>()?;
+    Some(refusal.clause)
 }

@@ -27,6 +27,8 @@ pub struct CompactionStats {
     pub jobs_resumed: u64,
     /// Jobs that failed, by reason.
     pub jobs_failed: BTreeMap<String, u64>,
+    /// Outcomes that the proof refused, by clause: nothing of them was committed.
+    pub proof_failures: BTreeMap<String, u64>,
     /// SSTs that are left alone for a while because a job with them failed.
     pub ssts_quarantined: u64,
     /// Each of them, and why. [`Table::retry_quarantined`](crate::Table::retry_quarantined) has them tried again.
@@ -79,6 +81,11 @@ pub struct NodeStats {
 }
 
 impl CompactionStats {
+    /// Rows that committed jobs merged.
+    pub fn rows_read(&self) -> u64 {
+        self.nodes.values().map(|node| node.rows_read).sum()
+    }
+
     /// Bytes that committed jobs read from the store.
     pub fn bytes_read(&self) -> u64 {
         self.nodes.values().map(|node| node.bytes_read).sum()

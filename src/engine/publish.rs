@@ -43,6 +43,9 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
         metrics::CHECKPOINTS_DAMAGED,
         sum(|table| table.checkpoints_damaged),
     );
+    let runs = stats.tables.values().map(|table| table.read_runs_max);
+    let runs = runs.max().unwrap_or_default();
+    samples.put(metrics::READ_RUNS_MAX, runs as u64);
     samples.put(metrics::DEBT_BYTES, sum(|table| table.debt_bytes));
     let mut waits = BTreeMap::<&str, u64>::new();
     for (reason, count) in stats.tables.values().flat_map(|table| &table.write_waits) {
@@ -102,6 +105,12 @@ fn of_compaction(stats: &EngineStats, samples: &mut Samples) {
     for (reason, jobs) in &stats.fallbacks {
         samples.put_by(metrics::FALLBACKS, [("reason", reason)], *jobs);
     }
+    for (clause, jobs) in &stats.proof_failures {
+        samples.put_by(metrics::PROOF_FAILURES, [("clause", clause)], *jobs);
+    }
+    samples.put(metrics::TASKS_SPLIT, stats.tasks_split);
+    samples.put(metrics::PARTS_REUSED, stats.parts_reused);
+    samples.put(metrics::COMPACTION_ROWS, stats.rows_read());
     samples.put(metrics::COMPACTION_READ, stats.bytes_read());
     samples.put(metrics::COMPACTION_WRITTEN, stats.bytes_written());
     for (cause, rows) in &stats.rows_dropped {

@@ -324,6 +324,9 @@ impl Inner {
     pub(super) fn note_failure(&self, table: &TableJobs, error: &Error, what: &str) {
         tracing::warn!(table = %table.name, %error, "{what}");
         let mut stats = lock(&self.stats);
+        if let Some(clause) = proof::refused_clause(error) {
+            *stats.proof_failures.entry(clause.to_owned()).or_default() += 1;
+        }
         *stats
             .jobs_failed
             .entry(error.kind().to_string())
