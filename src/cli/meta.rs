@@ -92,9 +92,13 @@ impl Looked for Meta {
     }
 
     async fn check_ready(&self) -> Result<()> {
-        match self.0.stats().await?.log_away {
-            true => Err(Error::unavailable("the plan log does not answer")),
-            false => Ok(()),
+        let answers = self.0.log_answers();
+        if answers.has_changed().is_err() {
+            return Err(Error::unavailable("the meta service has ended"));
+        }
+        match *answers.borrow() {
+            true => Ok(()),
+            false => Err(Error::unavailable("the plan log does not answer")),
         }
     }
 }

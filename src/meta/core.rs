@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -104,6 +104,8 @@ pub(super) struct Core {
     pending: Vec<PlanUpdate>,
     /// The last append did not come through.
     log_away: bool,
+    /// Tells others whether the log answers; they see when the core is gone.
+    log_answers: watch::Sender<bool>,
     acks: Vec<(Answer<()>, Result<()>)>,
     looks: Vec<Look>,
     /// Counts what operators can see change, from a number on that no process before has come to.
@@ -136,6 +138,7 @@ impl Core {
             started: env.monotonic(),
             pending: Vec::new(),
             log_away: false,
+            log_answers: watch::Sender::new(true),
             acks: Vec::new(),
             looks: Vec::new(),
             revision: env.unix_ms() << 16,
@@ -168,6 +171,11 @@ impl Core {
         self.revision += 1;
         let jobs = self.state.jobs().map(|(job, _)| job);
         self.watched.add(jobs, now.monotonic);
+    }
+
+    /// Whether the plan log answers, from now on.
+    pub(super) fn log_answers(&self) -> watch::Receiver<bool> {
+        self.log_answers.subscribe()
     }
 
     /// Works until `stop` or until the log is lost to another.

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,7 @@ const CALLS_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct MetaService {
     commands: mpsc::Sender<Command>,
+    log_answers: watch::Receiver<bool>,
     env: Env,
     lease: Duration,
     stop: CancellationToken,
@@ -58,6 +59,7 @@ impl MetaService {
         config.validate()?;
         let limits = Limits::from(&config);
         let core = Core::open(limits, log, env.clone()).await?;
+        let log_answers = core.log_answers();
         let (commands, receiver) = mpsc::channel(CALLS_MAX);
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let end = Arc::new(OnceLock::new());
@@ -74,6 +76,7 @@ impl MetaService {
         };
         Ok(Arc::new(Self {
             commands,
+            log_answers,
             env,
             lease: limits.lease,
             stop,
@@ -188,6 +191,11 @@ impl MetaService {
             .expect("no panic under this lock")
             .publish(samples);
         Ok(())
+    }
+
+    /// Whether the plan log answers: while it does not, nothing is given out. Ends with the service.
+    pub fn log_answers(&self) -> watch::Receiver<bool> {
+        self.log_answers.clone()
     }
 
     /// Why a task is where it is.

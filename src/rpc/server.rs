@@ -24,9 +24,6 @@ use crate::{
     types::NodeId,
 };
 
-/// How often the health that is told is looked at.
-#[cfg(feature = "cli")]
-const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long connections may take to end once the service is closed.
 const GOODBYE: Duration = Duration::from_secs(3);
 
@@ -102,24 +99,23 @@ fn watched(
     closed: CancellationToken,
 ) {
     let watch = async move {
-        let mut was_well = true;
-        loop {
-            let is_well = service.stats().await.is_ok_and(|stats| !stats.log_away);
-            if is_well != was_well {
-                was_well = is_well;
-                match is_well {
-                    true => {
-                        health.set_serving::<JobsServer<Surface>>().await;
-                        health.set_serving::<NodesServer<Surface>>().await;
-                    }
-                    false => {
-                        health.set_not_serving::<JobsServer<Surface>>().await;
-                        health.set_not_serving::<NodesServer<Surface>>().await;
-                    }
+        let mut answers = service.log_answers();
+        drop(service);
+        while answers.changed().await.is_ok() {
+            let is_well = *answers.borrow_and_update();
+            match is_well {
+                true => {
+                    health.set_serving::<JobsServer<Surface>>().await;
+                    health.set_serving::<NodesServer<Surface>>().await;
+                }
+                false => {
+                    health.set_not_serving::<JobsServer<Surface>>().await;
+                    health.set_not_serving::<NodesServer<Surface>>().await;
                 }
             }
-            tokio::time::sleep(HEALTH_INTERVAL).await;
         }
+        health.set_not_serving::<JobsServer<Surface>>().await;
+        health.set_not_serving::<NodesServer<Surface>>().await;
     };
     tokio::spawn(closed.run_until_cancelled_owned(watch));
 }

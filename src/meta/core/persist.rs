@@ -20,17 +20,23 @@ impl Core {
                 self.take_snapshot().await?;
                 let now = self.now();
                 let deaf = now.monotonic.saturating_sub(began);
-                if std::mem::take(&mut self.log_away) || deaf > self.limits.lease / 4 {
+                if self.set_away(false) || deaf > self.limits.lease / 4 {
                     self.state.restart(now);
                 }
                 Ok(None)
             }
             Err(error) if can_wait(&error) => {
-                self.log_away = true;
+                self.set_away(true);
                 Ok(Some(error))
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes note of whether the log is away; returns whether it was.
+    fn set_away(&mut self, is_away: bool) -> bool {
+        self.log_answers.send_replace(!is_away);
+        std::mem::replace(&mut self.log_away, is_away)
     }
 
     async fn append_pending(&mut self) -> Result<()> {
