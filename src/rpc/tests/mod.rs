@@ -2,6 +2,7 @@
 //! result objects.
 
 mod cluster;
+mod outage;
 mod remote;
 mod stragglers;
 #[cfg(feature = "cli")]
