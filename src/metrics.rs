@@ -93,6 +93,8 @@ metrics! {
     ROWS_DROPPED, Counter, Count, "siltstone_compaction_rows_dropped_total", "Rows that committed jobs dropped, by cause";
     SSTS_QUARANTINED, Gauge, Count, "siltstone_ssts_quarantined", "SSTs that are left alone because a job with them failed";
     OBJECTS_DELETED, Counter, Count, "siltstone_objects_deleted_total", "Objects that were deleted because nobody needs them, by reason";
+    OBJECTS_DELETED_BY, Counter, Count, "siltstone_objects_deleted_by_total", "The same objects, by who deleted them: nodes, or the engine";
+    DELETES_LEFT, Counter, Count, "siltstone_deletes_left_to_engine_total", "Objects that nodes should have deleted, and that the engine had to, by reason";
     DELETE_FAILURES, Counter, Count, "siltstone_delete_failures_total", "Attempts at a deletion that failed, and will be made again";
     OBJECTS_FAILING, Gauge, Count, "siltstone_objects_failing", "Objects whose last deletion failed";
     GC_SWEEPS, Counter, Count, "siltstone_gc_sweeps_total", "Sweeps over everything that is stored";
@@ -139,6 +141,8 @@ metrics! {
     NODE_TASKS_STARTED, Counter, Count, "siltstone_node_tasks_started_total", "Tasks started";
     NODE_TASKS_ENDED, Counter, Count, "siltstone_node_tasks_ended_total", "Tasks ended, by outcome";
     NODE_ROWS_MERGED, Counter, Count, "siltstone_node_rows_merged_total", "Rows merged by tasks that have ended";
+    NODE_OBJECTS_DELETED, Counter, Count, "siltstone_node_objects_deleted_total", "Objects deleted by tasks that have ended";
+    NODE_DELETE_FAILURES, Counter, Count, "siltstone_node_delete_failures_total", "Objects that such tasks should have deleted, and could not";
     NODE_FOOTERS, Counter, Count, "siltstone_node_footers_total", "Inputs opened by tasks, by whether the footer was in the node's memory: hit, miss";
     NODE_POLLS_FAILED, Counter, Count, "siltstone_node_polls_failed_total", "Polls that no meta service answered";
     NODE_LEASES_LAPSED, Counter, Count, "siltstone_node_leases_lapsed_total", "Times that all tasks were stopped because no meta service had answered for a lease";

@@ -11,11 +11,16 @@
 //! ```
 //! Version 1 held the whole result of a task.
 
+mod cleanup;
 mod remote;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+pub(super) use cleanup::{
+    decode_cleaned, decode_cleanup, encode_cleaned, encode_cleanup, is_cleanup,
+};
 
 use super::{CompactionJob, Task, TaskOutcome, TaskPart, TaskSplit};
 use crate::{

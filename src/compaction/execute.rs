@@ -76,13 +76,20 @@ impl Attempt {
     }
 }
 
-/// How far an attempt has come. A task whose counter stands still hangs.
+/// How far an attempt has come. A task whose counters stand still hangs.
 #[derive(Debug, Default)]
 pub struct Progress {
     rows: AtomicU64,
+    deleted: AtomicU64,
+    kept: AtomicU64,
 }
 
 impl Progress {
+    /// Grows with whatever the attempt does.
+    pub fn steps(&self) -> u64 {
+        self.rows() + self.objects_deleted() + self.objects_kept()
+    }
+
     /// Rows merged so far.
     pub fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
@@ -91,6 +98,26 @@ impl Progress {
     /// Counts `rows` more rows as merged.
     pub fn add_rows(&self, rows: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Objects deleted so far.
+    pub fn objects_deleted(&self) -> u64 {
+        self.deleted.load(Ordering::Relaxed)
+    }
+
+    /// Counts `objects` more objects as deleted.
+    pub fn add_deleted(&self, objects: u64) {
+        self.deleted.fetch_add(objects, Ordering::Relaxed);
+    }
+
+    /// Objects that should have been deleted so far, and may still be there.
+    pub fn objects_kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Counts `objects` more objects as not deleted.
+    pub fn add_kept(&self, objects: u64) {
+        self.kept.fetch_add(objects, Ordering::Relaxed);
     }
 }
 

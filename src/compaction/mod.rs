@@ -8,10 +8,13 @@
 //! `planner` chooses plans, `split` cuts them into tasks, `claims` reserves their inputs, `scheduler`
 //! records jobs, hands them to a [`Compactor`] and commits what `proof` accepts. [`execute()`] runs one
 //! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]).
+//!
+//! `cleanup` is the other thing that nodes do: they delete objects that the engine has found nobody to need.
 
 mod bisect;
 mod chain;
 mod claims;
+pub mod cleanup;
 mod codec;
 pub mod execute;
 mod job;
@@ -49,7 +52,10 @@ pub use scheduler::Scheduler;
 pub use stats::{CompactionStats, NodeStats, QuarantinedSst};
 
 pub use crate::types::RowSum;
-use crate::{error::Result, types::JobId};
+use crate::{
+    error::Result,
+    types::{Deletion, JobId, TableId},
+};
 
 /// What a running job is given besides itself.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +92,18 @@ pub trait Compactor: Send + Sync + 'static {
     /// Nobody will ask for `job` again, whose last run was cancelled: what others hold of it may go.
     fn forget(&self, job: JobId) {
         let _ = job;
+    }
+
+    /// How many objects it takes to be deleted at once; 0 when it leaves deleting to the engine.
+    fn deletes_max(&self) -> usize {
+        0
+    }
+
+    /// Has objects deleted that nobody needs, `names` in the folder of `table`: at most about
+    /// [`Self::deletes_max`]. Returns what became of each, in their order, when that is known of all. Cancel-safe:
+    /// when the future is dropped, some may be deleted, then or later.
+    async fn delete(&self, _table: TableId, names: &[String]) -> Vec<Deletion> {
+        vec![Deletion::Left(self.kind()); names.len()]
     }
 
     /// `"local"` or `"remote"`, for logs and stats.

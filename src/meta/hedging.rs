@@ -36,9 +36,12 @@ pub(super) struct Speed {
 }
 
 impl Speed {
-    /// A task that reads `bytes` was completed after `elapsed`.
+    /// A task that reads `bytes` was completed after `elapsed`. One that reads nothing teaches nothing.
     pub(super) fn learn(&mut self, bytes: u64, elapsed: Duration) {
-        let this = elapsed.as_secs_f64() / bytes.max(1) as f64;
+        if bytes == 0 {
+            return;
+        }
+        let this = elapsed.as_secs_f64() / bytes as f64;
         self.secs_per_byte = match self.learned {
             0 => this,
             _ => self.secs_per_byte * (1.0 - NEWEST) + this * NEWEST,
@@ -147,5 +150,8 @@ mod tests {
         assert_eq!(speed.expected(1 << 20), Some(Duration::from_secs(3)));
         assert_eq!(speed.slow_after(1 << 20), Some(Duration::from_secs(12)));
         assert_eq!(speed.slow_after(0), Some(SLOW_MIN));
+        // Deleting takes its time, too.
+        speed.learn(0, Duration::from_secs(60));
+        assert_eq!(speed.expected(1 << 20), Some(Duration::from_secs(3)));
     }
 }

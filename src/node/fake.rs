@@ -11,7 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::TaskRunner;
 use crate::{
-    compaction::{Attempt, CompactionJob, RowSum, Task, TaskOutcome, TaskPart},
+    compaction::{
+        Attempt, CompactionJob, RowSum, Task, TaskOutcome, TaskPart,
+        cleanup::{CleanupJob, clean},
+    },
     error::{Error, Result},
     store::{Store, layout},
     types::{JobId, KeyRange, Retention, TableId, TableOptions, TableSchema, Window},
@@ -45,7 +48,10 @@ pub(crate) fn job(number: u128, tasks: usize) -> Arc<CompactionJob> {
     })
 }
 
-/// Writes a task's result object, unless told to wait or fail; remembers who ran what.
+/// What [`Writer::ran`] says in place of a task's index for a cleanup job.
+pub(crate) const CLEANED: u32 = u32::MAX;
+
+/// Writes a task's result object, or cleans up, unless told to wait or fail; remembers who ran what.
 pub(crate) struct Writer {
     pub store: Store,
     /// Lets held tasks go on.
@@ -111,5 +117,17 @@ impl TaskRunner for Writer {
         });
         let name = result_name(&job, index);
         self.store.create(&name, outcome.encode()).await.map(drop)
+    }
+
+    async fn clean(&self, job: Arc<CleanupJob>, attempt: Attempt) -> Result<()> {
+        let ran = (CLEANED, attempt.node.0.clone());
+        self.ran.lock().unwrap().push(ran);
+        if self.held.contains(&CLEANED) {
+            tokio::select! {
+                () = self.hold.cancelled() => {}
+                () = attempt.cancel.cancelled() => return Err(Error::closed("cancelled")),
+            }
+        }
+        clean(&job, &attempt, &self.store).await
     }
 }

@@ -21,7 +21,7 @@ use super::{TaskRunner, stats::Counters};
 use crate::{
     compaction::{
         Attempt, CompactionJob, Progress, Task,
-        remote::{Assignment, AttemptId, PollReply, TaskEnd, TaskProgress, TaskReport},
+        remote::{Assignment, AttemptId, JobBody, PollReply, TaskEnd, TaskProgress, TaskReport},
     },
     error::{Error, ErrorKind, Result, panic_text},
     types::{JobId, NodeId},
@@ -43,7 +43,7 @@ struct Running {
 /// node.
 struct Body {
     bytes: Bytes,
-    decoded: OnceLock<Result<Arc<CompactionJob>>>,
+    decoded: OnceLock<Result<JobBody>>,
 }
 
 impl Body {
@@ -52,20 +52,45 @@ impl Body {
         Self { bytes, decoded }
     }
 
-    /// The job, and the task that `assignment` is about.
-    fn read(&self, assignment: &Assignment) -> Result<(Arc<CompactionJob>, Task)> {
-        let decode = || CompactionJob::decode(self.bytes.clone()).map(Arc::new);
-        let job = self.decoded.get_or_init(decode).clone()?;
-        let id = assignment.attempt.task;
-        let cut = assignment.range.clone().map(|range| Task { id, range });
-        let Some(task) = cut.or_else(|| job.task(id.index)) else {
-            let tasks = job.tasks.len();
-            return Err(Error::invalid(format!(
-                "task {id}: its job has {tasks} tasks"
-            )));
-        };
-        Ok((job, task))
+    fn read(&self) -> Result<JobBody> {
+        let decode = || JobBody::decode(&self.bytes);
+        self.decoded.get_or_init(decode).clone()
     }
+
+    /// Runs the task that `assignment` is about.
+    async fn run(
+        &self,
+        assignment: &Assignment,
+        runner: &dyn TaskRunner,
+        attempt: Attempt,
+    ) -> Result<()> {
+        let id = assignment.attempt.task;
+        match self.read()? {
+            JobBody::Compaction(job) => {
+                let task = task_of(&job, assignment)?;
+                runner.run(job, task, attempt).await
+            }
+            JobBody::Cleanup(job) if job.task_id() == id => runner.clean(job, attempt).await,
+            JobBody::Cleanup(job) => Err(Error::invalid(format!(
+                "task {id}: cleanup job {} has the task {} only",
+                job.id,
+                job.task_id()
+            ))),
+        }
+    }
+}
+
+/// The task of `job` that `assignment` is about.
+fn task_of(job: &CompactionJob, assignment: &Assignment) -> Result<Task> {
+    let id = assignment.attempt.task;
+    let cut = assignment.range.clone().map(|range| Task { id, range });
+    let Some(task) = cut.or_else(|| job.task(id.index)) else {
+        let tasks = job.tasks.len();
+        return Err(Error::invalid(format!(
+            "task {id}: its job has {tasks} tasks"
+        )));
+    };
+    Ok(task)
 }
 
 /// Everything a node holds. Dropping it aborts what runs.
@@ -126,7 +151,7 @@ impl Held {
         owned
             .map(|(&attempt, running)| TaskProgress {
                 attempt,
-                progress: running.progress.rows(),
+                progress: running.progress.steps(),
             })
             .collect()
     }
@@ -203,12 +228,8 @@ impl Held {
         let (runner, cancel) = (self.runner.clone(), running.cancel.clone());
         let assignment = assignment.clone();
         let work = async move {
-            let run = async {
-                let (job, task) = body.read(&assignment)?;
-                runner.run(job, task, handed).await
-            };
             tokio::select! {
-                result = run => result,
+                result = body.run(&assignment, &*runner, handed) => result,
                 () = overdue(cancel) => Err(Error::closed("cancelled, and did not end in time")),
             }
         };
@@ -235,12 +256,12 @@ impl Held {
         };
         let ran = self.running.remove(&attempt);
         self.count_running();
-        let rows = ran.as_ref().map_or(0, |ran| ran.progress.rows());
         let outcome = match &result {
             Ok(()) => "done",
             Err(error) => error.kind().as_str(),
         };
-        self.counters.ended(outcome, rows);
+        let progress = ran.as_ref().map(|ran| ran.progress.clone());
+        self.counters.ended(outcome, &progress.unwrap_or_default());
         let disowned = ran.is_some_and(|ran| ran.disowned);
         let AttemptId { task, token } = attempt;
         let end = match result {

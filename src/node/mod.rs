@@ -28,7 +28,9 @@ use stats::Counters;
 
 use crate::{
     clock::Env,
-    compaction::remote::{CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply},
+    compaction::remote::{
+        CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply,
+    },
     config::NodeConfig,
     error::Result,
     sst::SstCache,
@@ -88,7 +90,9 @@ impl Node {
             session: (env.unix_ms() << 16) | (env.random() & 0xffff) as u64,
             host,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: vec![CAPABILITY.to_owned(), KEEPS_JOBS.to_owned()],
+            capabilities: [CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS]
+                .map(str::to_owned)
+                .into(),
             slots: u32::try_from(config.slots).unwrap_or(u32::MAX),
             memory_bytes: config.memory.unwrap_or_else(memory::found).0,
             pool: config.pool.clone(),

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::{
     clock::Env,
+    compaction::Progress,
     error::{Error, Result},
     metrics::{self, Publisher, Samples},
     sst::SstCache,
@@ -39,6 +40,10 @@ pub struct NodeStats {
     pub tasks_ended: BTreeMap<&'static str, u64>,
     /// Rows merged by tasks that have ended.
     pub rows_merged: u64,
+    /// Objects deleted by tasks that have ended.
+    pub objects_deleted: u64,
+    /// Objects that such tasks should have deleted, and could not.
+    pub delete_failures: u64,
     /// Inputs of tasks whose footer was here when it was asked for.
     pub footers_hit: u64,
     /// Inputs whose footer had to be read from the store.
@@ -58,6 +63,8 @@ pub(super) struct Counters {
     pub tasks_started: AtomicU64,
     pub tasks_ended: Mutex<BTreeMap<&'static str, u64>>,
     pub rows_merged: AtomicU64,
+    pub objects_deleted: AtomicU64,
+    pub delete_failures: AtomicU64,
     pub polls_failed: AtomicU64,
     pub leases_lapsed: AtomicU64,
     /// When meta has answered last, and the lease that it gave, on the monotonic clock.
@@ -65,10 +72,16 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn ended(&self, outcome: &'static str, rows: u64) {
+    pub(super) fn ended(&self, outcome: &'static str, did: &Progress) {
         let mut ended = self.tasks_ended.lock().expect("no panic under this lock");
         *ended.entry(outcome).or_default() += 1;
-        self.rows_merged.fetch_add(rows, Ordering::Relaxed);
+        for (counter, more) in [
+            (&self.rows_merged, did.rows()),
+            (&self.objects_deleted, did.objects_deleted()),
+            (&self.delete_failures, did.objects_kept()),
+        ] {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn answered(&self, now: Duration, lease: Duration) {
@@ -124,6 +137,8 @@ impl NodeView {
             tasks_started: load(&counters.tasks_started),
             tasks_ended: ended.expect("no panic under this lock").clone(),
             rows_merged: load(&counters.rows_merged),
+            objects_deleted: load(&counters.objects_deleted),
+            delete_failures: load(&counters.delete_failures),
             polls_failed: load(&counters.polls_failed),
             leases_lapsed: load(&counters.leases_lapsed),
         }
@@ -169,6 +184,8 @@ impl NodeView {
         for (metric, value) in [
             (metrics::NODE_TASKS_STARTED, stats.tasks_started),
             (metrics::NODE_ROWS_MERGED, stats.rows_merged),
+            (metrics::NODE_OBJECTS_DELETED, stats.objects_deleted),
+            (metrics::NODE_DELETE_FAILURES, stats.delete_failures),
             (metrics::NODE_POLLS_FAILED, stats.polls_failed),
             (metrics::NODE_LEASES_LAPSED, stats.leases_lapsed),
         ] {

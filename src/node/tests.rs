@@ -10,16 +10,17 @@ use async_trait::async_trait;
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{MetaLink, Node, TaskRunner, fake::job};
+use super::{MetaLink, Node, NodeView, TaskRunner, fake::job};
 use crate::{
     clock::{Env, ManualClock},
     compaction::{
         Attempt, CompactionJob, Task,
+        cleanup::CleanupJob,
         remote::{Assignment, AttemptId, NodePoll, PollReply, TaskEnd, TaskReport},
     },
     config::{Millis, NodeConfig},
     error::{Error, ErrorKind, Result},
-    types::{JobId, TaskId, Token},
+    types::{JobId, TableId, TaskId, Token},
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -61,6 +62,13 @@ impl TaskRunner for Works {
             }
             Work::IgnoreCancel => std::future::pending().await,
         }
+    }
+
+    async fn clean(&self, _job: Arc<CleanupJob>, attempt: Attempt) -> Result<()> {
+        attempt.progress.add_deleted(3);
+        attempt.progress.add_kept(2);
+        attempt.cancel.cancelled().await;
+        Ok(())
     }
 }
 
@@ -155,6 +163,7 @@ struct Fixture {
     meta: Arc<Meta>,
     stop: CancellationToken,
     run: JoinHandle<Result<()>>,
+    view: NodeView,
 }
 
 /// A node with two slots whose job's tasks do `works`, all of them assigned.
@@ -177,9 +186,14 @@ fn start_with(works: &[Work], body: bytes::Bytes) -> Fixture {
     let node = node
         .with_runner(Arc::new(Works(works.to_vec())))
         .with_runtime(Handle::current());
-    let stop = CancellationToken::new();
+    let (stop, view) = (CancellationToken::new(), node.view());
     let run = tokio::spawn(node.run(stop.clone().cancelled_owned()));
-    Fixture { meta, stop, run }
+    Fixture {
+        meta,
+        stop,
+        run,
+        view,
+    }
 }
 
 fn kind(end: &TaskEnd) -> Option<ErrorKind> {
@@ -320,4 +334,34 @@ async fn job_that_does_not_decode_ends_its_tasks_only() {
         node.stop.cancel();
         node.run.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cleanup_jobs_are_run_as_such_and_counted_as_such() {
+    let body = CleanupJob {
+        id: job_id(),
+        table: TableId::from_parts(1, 1),
+        store_url: "memory:///".into(),
+        names: vec!["x".into()],
+    };
+    // Such a job has one task.
+    let node = start_with(&[Work::Panic, Work::Panic], body.encode());
+    seconds(1).await;
+    let poll = node.meta.last_poll();
+    let running: Vec<_> = poll
+        .running
+        .iter()
+        .map(|running| (running.attempt.task.index, running.progress))
+        .collect();
+    assert_eq!(running, [(0, 5)], "what it did moves its counter");
+    let ends: Vec<_> = node.meta.ends().iter().map(kind).collect();
+    assert_eq!(ends, [Some(ErrorKind::Invalid)]);
+    // Meta is silent about it: it ends.
+    node.meta.change(|script| script.assigned.clear());
+    seconds(20).await;
+    let stats = node.view.stats();
+    assert_eq!((stats.objects_deleted, stats.delete_failures), (3, 2));
+    assert_eq!(stats.rows_merged, 0);
+    node.stop.cancel();
+    node.run.await.unwrap().unwrap();
 }

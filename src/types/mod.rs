@@ -3,6 +3,7 @@
 
 mod alter;
 mod columns;
+mod deletion;
 mod filter;
 mod ids;
 mod key;
@@ -18,6 +19,7 @@ mod time_range;
 
 pub use alter::Alteration;
 pub use columns::{ColumnMap, column_id};
+pub use deletion::Deletion;
 pub use filter::{ColumnBounds, Filter, KeyHints, Leaf, Node};
 pub use ids::{CheckpointId, Epoch, JobId, NodeId, OwnerId, Seq, SstId, TableId, TaskId, Token};
 pub use key::{Key, KeyEncoder};

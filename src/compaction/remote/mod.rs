@@ -3,16 +3,18 @@
 //! directly. [`NodePoll`] and [`PollReply`] are the one exchange between a node and meta.
 //! [`RemoteCompactor`] is the engine's end of it.
 
+mod body;
 mod compactor;
 mod poll;
 mod submission;
 #[cfg(test)]
 mod tests;
 
+pub use body::JobBody;
 pub use compactor::{Fallbacks, RemoteCompactor};
 pub use poll::{
-    Assignment, AttemptId, CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply, TaskEnd,
-    TaskProgress, TaskReport,
+    Assignment, AttemptId, CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll,
+    PollReply, TaskEnd, TaskProgress, TaskReport,
 };
 pub use submission::{BODY_BYTES_MAX, JobClass, JobSubmission, Needs, Pressure, TaskSubmission};
 

@@ -17,6 +17,8 @@ use crate::{
 
 /// What a node must be capable of to run jobs in this version's format.
 pub const CAPABILITY: &str = "job-3";
+/// What a node must be capable of to delete objects, as cleanup jobs of this version's format name them.
+pub const CLEANUP_CAPABILITY: &str = "cleanup-1";
 /// What a node says that keeps the body of a job for as long as it holds a task of it, or has one to report: it is
 /// not sent it again.
 pub const KEEPS_JOBS: &str = "keeps-jobs";
@@ -167,7 +169,9 @@ impl NodeFacts {
             session: 1,
             host: "here".into(),
             version: "1".into(),
-            capabilities: vec![CAPABILITY.into(), KEEPS_JOBS.into()],
+            capabilities: [CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS]
+                .map(str::to_owned)
+                .into(),
             slots,
             memory_bytes: 1 << 30,
             pool: String::new(),
