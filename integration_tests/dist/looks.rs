@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// A service, and what it said: the address of its HTTP surface, and its other line.
-struct Service {
+pub struct Service {
     _child: Child,
     http: String,
     said: String,
 }
 
 impl Service {
-    async fn start(program: &str, arguments: &[&str], lines: usize) -> Self {
+    pub async fn start(program: &str, arguments: &[&str], lines: usize) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).args(["--http", "127.0.0.1:0"]);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -73,7 +73,7 @@ impl Service {
     }
 
     /// Every metric with its labels, and its value.
-    async fn metrics(&self) -> BTreeMap<String, f64> {
+    pub async fn metrics(&self) -> BTreeMap<String, f64> {
         let (status, body) = self.get("/metrics").await;
         assert_eq!(status, 200, "{body}");
         let values = body.lines().filter(|line| !line.starts_with('#'));
@@ -83,7 +83,7 @@ impl Service {
             .collect()
     }
 
-    async fn is_ready(&self, wanted: u16) -> String {
+    pub async fn is_ready(&self, wanted: u16) -> String {
         let ready = async {
             loop {
                 let (status, body) = self.get("/readyz").await;

@@ -114,7 +114,8 @@ pub struct RemoteConfig {
     /// Instead of `meta`.
     pub serve: Option<String>,
     /// What to do when the meta service, or every node that could run a job, is away for longer than
-    /// `fallback_after`: `"wait"` on, or run the job in this process (`"local"`), within the bounds of `local`. Default: `"wait"`.
+    /// `fallback_after`: `"wait"` on, or run the job in this process (`"local"`), within the bounds of `local`. Deletions are no
+    /// jobs in this sense: the engine then deletes by itself. Default: `"wait"`.
     pub fallback: Fallback,
     /// See `fallback`. Default: `"30s"`.
     pub fallback_after: Millis,

@@ -1,9 +1,11 @@
-//! When the engine deletes: SSTs that left a table soon after the grace, from what the version knows; everything
+//! When the engine deletes, and by whom: SSTs that left a table soon after the grace, from what the version knows; everything
 //! else that nobody needs by a sweep over all that is stored, now and then, because listing costs. And its heartbeat,
 //! one request: whether another engine has taken the root over. Without it an engine that does nothing but write to a
 //! WAL of its own would not notice.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
 
 use super::{
     EngineInner, clone,
@@ -11,10 +13,11 @@ use super::{
 };
 use crate::{
     clock::Backoff,
+    compaction::Scheduler,
     error::{Error, ErrorKind, Result},
     gc::{self, Swept},
     store::layout,
-    types::TableId,
+    types::{Deletion, TableId},
 };
 
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
@@ -176,6 +179,18 @@ impl EngineInner {
     fn sweep_pause(&self) -> Duration {
         let grace = self.config.gc.grace.duration();
         grace.clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
+}
+
+/// Whoever compacts deletes, too, if it takes deletions at all: in remote mode nodes do.
+#[async_trait]
+impl gc::Delegate for Scheduler {
+    fn deletes_max(&self) -> usize {
+        self.compactor().deletes_max()
+    }
+
+    async fn delete(&self, table: TableId, names: &[String]) -> Vec<Deletion> {
+        self.compactor().delete(table, names).await
     }
 }
 

@@ -226,7 +226,8 @@ impl Engine {
     }
 
     /// Sweeps all that is stored, now, and deletes what nobody needs. The engine does so by itself every
-    /// [`orphans_interval`](crate::config::GcConfig::orphans_interval).
+    /// [`orphans_interval`](crate::config::GcConfig::orphans_interval). In remote mode this waits for nodes to delete,
+    /// which they do when they have room, for a quarter of an hour at most before the engine does it itself.
     ///
     /// # Errors
     /// The first failure to find out what there is, or whether this engine still leads; the rest was swept all the

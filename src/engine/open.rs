@@ -151,7 +151,8 @@ impl EngineBuilder {
         let budget = Budget::new(self.config.memory.write_bytes_max.0);
         let catalog = Arc::new(tokio::sync::Mutex::new(catalog));
         let (env, grace_ms) = (self.env.clone(), self.config.gc.grace.0);
-        let sweeper = Sweeper::new(store.clone(), env, catalog.clone(), grace_ms);
+        let delegate = Arc::new(scheduler.clone());
+        let sweeper = Sweeper::new(store.clone(), env, delegate, catalog.clone(), grace_ms);
         let engine = Engine {
             inner: Arc::new(EngineInner {
                 config: self.config,

@@ -88,6 +88,12 @@ fn of_gc(stats: &EngineStats, samples: &mut Samples) {
     for (reason, objects) in &stats.deleted {
         samples.put_by(metrics::OBJECTS_DELETED, [("reason", reason)], *objects);
     }
+    for (by, objects) in &stats.deleted_by {
+        samples.put_by(metrics::OBJECTS_DELETED_BY, [("by", by)], *objects);
+    }
+    for (reason, objects) in &stats.left_to_engine {
+        samples.put_by(metrics::DELETES_LEFT, [("reason", reason)], *objects);
+    }
     samples.put(metrics::DELETE_FAILURES, stats.failures);
     samples.put(metrics::OBJECTS_FAILING, stats.objects_failing);
     samples.put(metrics::GC_SWEEPS, stats.sweeps);

@@ -1,5 +1,5 @@
 //! Deletion of what nobody can need any more. `candidates` decides, purely, from what `Facts` say; `sweep` gathers
-//! the facts and deletes; `dry_run` decides from outside and deletes nothing.
+//! the facts and deletes, or has a [`Delegate`] do so; `dry_run` decides from outside and deletes nothing.
 //!
 //! An object is deleted only if no version, running read, checkpoint or live job names it, and nobody is about to
 //! name it: [`is_named_by_nobody`] is that sentence. What has left the table stays for a grace, so that somebody
@@ -24,20 +24,46 @@
 //!    has left never comes back.
 //!
 //! A lost attempt at a job that has ended may still write outputs, or a result: the next sweep finds them.
+//!
+//! # Why a deletion may come late
+//! A [`Delegate`] passes names on, to be deleted by other processes: perhaps after days in a queue, when this engine
+//! has long been fenced; perhaps twice, and by several at once. So what is decided must stay right. It does, because
+//! what nobody needs once nobody needs ever:
+//! * **An SST** has an id of its own, which is not given twice. By the facts no version names it, and no flush, import
+//!   or live job is about to; versions get SSTs from these and from nowhere else, so no later version names it, be it
+//!   a newer engine's: that one begins with a version that this one knows, or one that came of it, and with the
+//!   jobs that it records. Checkpoints and reads that begin later, and clones, which begin with a checkpoint, name
+//!   SSTs of later versions.
+//! * **The result of a task** is of a job that no version records. Ids of jobs are not given twice, and a job is
+//!   recorded before anything of it is written.
+//! * **A checkpoint** that has ended has its end in its name; one that is made to last longer is another object.
+//! * **A dropped table** does not come back, and neither does its id: nothing that is put into its folder later is
+//!   needed, and what checkpoints hold there is not among the names.
+//!
+//! What is written under such a name later, by a lost attempt, nobody needs either; a deletion that comes before it
+//! misses it, and the next sweep finds it. That an object is gone is counted only when it is confirmed; until then it
+//! stays a candidate of every sweep.
+//!
+//! What cannot wait, or is not of a table, the engine deletes itself: checkpoints in the middle of a sweep, records
+//! of logs, results of a job that it has just committed, leftovers of opens and of writes.
 
 mod candidates;
+mod delegate;
 mod dry_run;
 mod pending;
 mod retries;
 mod stats;
 mod sweep;
+mod swept;
 mod verdict;
 
 pub use candidates::{
     Facts, is_named_by_nobody, judge, judge_dropped, judge_leftovers, unknown_tables,
 };
+pub use delegate::Delegate;
 pub use dry_run::{DryRun, DryRunOptions, Judged, dry_run};
 pub use pending::{Pending, PendingSsts};
 pub use stats::GcStats;
-pub use sweep::{HeldBack, Sweeper, Swept, Table};
+pub use sweep::{Sweeper, Table};
+pub use swept::{HeldBack, Swept};
 pub use verdict::{Deleted, Kept, Verdict};

@@ -9,6 +9,12 @@ use serde::Serialize;
 pub struct GcStats {
     /// Objects deleted, by [reason](super::Deleted::as_str).
     pub deleted: BTreeMap<String, u64>,
+    /// The same objects by who deleted them: `nodes`, or the `engine`.
+    pub deleted_by: BTreeMap<String, u64>,
+    /// Objects that nodes should have deleted, and that the engine had to, by reason: `no nodes` that could;
+    /// `unavailable` without a meta service and `too large` for a full queue, for as long as a fallback waits; `failed`
+    /// on the nodes; `overdue` because they did not come to it.
+    pub left_to_engine: BTreeMap<String, u64>,
     /// Attempts at a deletion that failed.
     pub failures: u64,
     /// Objects whose last deletion failed: they will be tried again.

@@ -1,18 +1,21 @@
 //! Gathers the facts in the order that makes the decision safe, deletes, and says so in the manifest.
 //!
-//! Slowly: a bounded number of objects at once, with a pause before the next. An object whose deletion fails is tried
-//! again after more and more rounds, alone; so is what a checkpoint holds. All is counted.
+//! Slowly: a bounded number of objects at once, with a pause before the next. Those of tables go to the delegate, if
+//! there is one; what it leaves is deleted here. An object whose deletion fails, or is not confirmed, is tried again
+//! after more and more rounds, alone; so is what a checkpoint holds. All is counted.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
+    fmt,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Deleted, Facts, GcStats, Kept, Pending, Verdict, candidates, retries::Retries};
+use super::{
+    Delegate, Deleted, Facts, GcStats, Kept, Pending, Swept, Verdict, candidates, retries::Retries,
+};
 use crate::{
     clock::Env,
     error::{Error, Result},
@@ -24,19 +27,19 @@ use crate::{
         ObjectInfo, Store,
         layout::{self, ObjectName},
     },
-    types::{SstId, TableId},
+    types::{Deletion, SstId, TableId},
 };
 
-/// Objects deleted at once.
+/// Objects deleted at once here.
 const CHUNK: usize = 500;
 /// Between two chunks.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Deletes the garbage of an engine.
-#[derive(Debug)]
 pub struct Sweeper {
     store: Store,
     env: Env,
+    delegate: Arc<dyn Delegate>,
     /// The engine's: to find out whether it leads.
     catalog: Arc<tokio::sync::Mutex<Catalog>>,
     grace_ms: u64,
@@ -60,65 +63,6 @@ pub struct Table<'a> {
     pub pending: &'a Pending,
     /// Ends the sweep.
     pub cancel: &'a CancellationToken,
-}
-
-/// What a sweep came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Swept {
-    /// Objects deleted, by [reason](Deleted::as_str).
-    pub deleted: BTreeMap<&'static str, u64>,
-    /// Objects kept, by [reason](Kept::as_str).
-    pub kept: BTreeMap<&'static str, u64>,
-    /// What was not deleted although it could have been, and why.
-    pub failed: Vec<String>,
-    /// Checkpoints that cannot be read, and so hold all.
-    pub checkpoints_damaged: u64,
-}
-
-/// What checkpoints keep of a table that has left it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldBack {
-    /// SSTs.
-    pub ssts: u64,
-    /// Checkpoints that cannot be read, and so hold all.
-    pub checkpoints_damaged: u64,
-}
-
-impl Swept {
-    /// Adds what another sweep came to.
-    pub fn add(&mut self, other: Self) {
-        for (sum, more) in [
-            (&mut self.deleted, other.deleted),
-            (&mut self.kept, other.kept),
-        ] {
-            for (reason, objects) in more {
-                *sum.entry(reason).or_default() += objects;
-            }
-        }
-        self.failed.extend(other.failed);
-        self.checkpoints_damaged += other.checkpoints_damaged;
-    }
-
-    /// What checkpoints kept from being deleted.
-    pub fn held_back(&self) -> HeldBack {
-        let held = Kept::Held(String::new());
-        let ssts = self.kept.get(held.as_str());
-        HeldBack {
-            ssts: ssts.copied().unwrap_or_default(),
-            checkpoints_damaged: self.checkpoints_damaged,
-        }
-    }
-
-    /// Objects deleted, for whatever reason.
-    pub fn objects_deleted(&self) -> u64 {
-        self.deleted.values().sum()
-    }
-
-    /// Whether a checkpoint kept something from being deleted.
-    pub fn is_held(&self) -> bool {
-        let checkpoint = Kept::Checkpoint;
-        self.kept.contains_key(checkpoint.as_str())
-    }
 }
 
 /// Facts, as they were gathered.
@@ -159,18 +103,42 @@ struct Doomed {
     reason: Deleted,
 }
 
+/// Who has deleted an object.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Engine,
+    Nodes,
+}
+
+impl By {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Nodes => "nodes",
+        }
+    }
+}
+
+impl fmt::Debug for Sweeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sweeper({:?})", self.store)
+    }
+}
+
 impl Sweeper {
-    /// A sweeper of the root in `store` for the engine that has `catalog`. What has left a table, or never entered
-    /// it, is kept for `grace_ms`.
+    /// A sweeper of the root in `store` for the engine that has `catalog`, which has `delegate` delete what it will.
+    /// What has left a table, or never entered it, is kept for `grace_ms`.
     pub fn new(
         store: Store,
         env: Env,
+        delegate: Arc<dyn Delegate>,
         catalog: Arc<tokio::sync::Mutex<Catalog>>,
         grace_ms: u64,
     ) -> Self {
         Self {
             store,
             env,
+            delegate,
             catalog,
             grace_ms,
             state: Mutex::default(),
@@ -254,9 +222,9 @@ impl Sweeper {
         let held = checkpoints::held(&self.store, table, now_ms).await?;
         let verdicts = candidates::judge_dropped(table, &objects, &held, now_ms);
         let (mut swept, doomed) = self.sort_out(objects, &verdicts);
-        for chunk in chunks(doomed) {
+        for chunk in chunks(doomed, self.chunk_max()) {
             check_open(cancel)?;
-            self.delete(&chunk.objects, &mut swept).await;
+            self.delete(table, &chunk.objects, &mut swept).await;
             chunk.pause().await;
         }
         Ok(swept)
@@ -272,9 +240,10 @@ impl Sweeper {
         objects.extend(self.store.list_staged().await?);
         let verdicts = candidates::judge_leftovers(&objects, self.env.unix_ms());
         let (mut swept, doomed) = self.sort_out(objects, &verdicts);
-        for chunk in chunks(doomed) {
+        for chunk in chunks(doomed, CHUNK) {
             check_open(cancel)?;
-            self.delete(&chunk.objects, &mut swept).await;
+            let doomed: Vec<&Doomed> = chunk.objects.iter().collect();
+            self.delete_here(&doomed, &mut swept).await;
             chunk.pause().await;
         }
         Ok(swept)
@@ -293,7 +262,7 @@ impl Sweeper {
         if only == Only::Due {
             doomed.retain(|doomed| self.state().retries.is_due(&doomed.name));
         }
-        for chunk in chunks(doomed) {
+        for chunk in chunks(doomed, self.chunk_max()) {
             // Once more, with what is known now: nothing that was learned since may speak against it.
             let gathered = self.gather(table).await?;
             let names = chunk.objects.iter();
@@ -303,7 +272,7 @@ impl Sweeper {
             candidates::is_named_by_nobody(&names, &gathered.facts())?;
             drop(gathered);
             check_open(table.cancel)?;
-            let gone = self.delete(&chunk.objects, &mut swept).await;
+            let gone = self.delete(id, &chunk.objects, &mut swept).await;
             forget_obsolete(table.manifest, &gone).await?;
             chunk.pause().await;
         }
@@ -354,9 +323,47 @@ impl Sweeper {
         (swept, doomed)
     }
 
-    /// Deletes `chunk`, and counts. Returns what is gone.
-    async fn delete(&self, chunk: &[Doomed], swept: &mut Swept) -> Vec<ObjectName> {
-        let (staged, objects): (Vec<&Doomed>, Vec<&Doomed>) = chunk
+    /// Objects that are decided about once more, and deleted, together.
+    fn chunk_max(&self) -> usize {
+        self.delegate.deletes_max().max(CHUNK)
+    }
+
+    /// Has `chunk`, objects in the folder of `table`, deleted, and counts. Returns what is gone.
+    async fn delete(&self, table: TableId, chunk: &[Doomed], swept: &mut Swept) -> Vec<ObjectName> {
+        let mut left: Vec<&Doomed> = Vec::new();
+        let mut gone: Vec<&Doomed> = Vec::new();
+        match self.delegate.deletes_max() {
+            0 => left.extend(chunk),
+            _ => {
+                let names: Vec<String> = chunk.iter().map(|doomed| doomed.name.clone()).collect();
+                let deletions = self.delegate.delete(table, &names).await;
+                for (doomed, deletion) in chunk.iter().zip(deletions) {
+                    match deletion {
+                        Deletion::Confirmed => gone.push(doomed),
+                        Deletion::Failed(error) => self.note_failure(doomed, &error, swept),
+                        Deletion::Left(reason) => {
+                            self.note_left(reason);
+                            left.push(doomed);
+                        }
+                    }
+                }
+                self.note_deleted(&gone, By::Nodes, swept);
+            }
+        }
+        for (at, left) in left.chunks(CHUNK).enumerate() {
+            if at > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            gone.extend(self.delete_here(left, swept).await);
+        }
+        let gone = gone.into_iter();
+        gone.filter_map(|doomed| layout::parse(&doomed.name))
+            .collect()
+    }
+
+    /// Deletes `doomed` from here, and counts. Returns what is gone.
+    async fn delete_here<'a>(&self, doomed: &[&'a Doomed], swept: &mut Swept) -> Vec<&'a Doomed> {
+        let (staged, objects): (Vec<&Doomed>, Vec<&Doomed>) = doomed
             .iter()
             .partition(|doomed| doomed.reason == Deleted::Staged);
         let names: Vec<String> = objects.iter().map(|doomed| doomed.name.clone()).collect();
@@ -374,14 +381,21 @@ impl Sweeper {
                 Err(error) => self.note_failure(doomed, &error, swept),
             }
         }
-        self.note_deleted(&gone, swept);
-        let gone = gone.into_iter();
-        gone.filter_map(|doomed| layout::parse(&doomed.name))
-            .collect()
+        self.note_deleted(&gone, By::Engine, swept);
+        gone
     }
 
-    fn note_deleted(&self, gone: &[&Doomed], swept: &mut Swept) {
+    fn note_left(&self, reason: &str) {
+        let left = &mut self.state().stats.left_to_engine;
+        *left.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    fn note_deleted(&self, gone: &[&Doomed], by: By, swept: &mut Swept) {
         let mut state = self.state();
+        if !gone.is_empty() {
+            let deleted = state.stats.deleted_by.entry(by.as_str().to_owned());
+            *deleted.or_default() += gone.len() as u64;
+        }
         for doomed in gone {
             let reason = doomed.reason.as_str();
             tracing::debug!(name = doomed.name, reason = %doomed.reason, "object deleted");
@@ -420,9 +434,9 @@ impl Chunk {
     }
 }
 
-fn chunks(mut doomed: Vec<Doomed>) -> impl Iterator<Item = Chunk> {
+fn chunks(mut doomed: Vec<Doomed>, objects_max: usize) -> impl Iterator<Item = Chunk> {
     std::iter::from_fn(move || {
-        let rest = doomed.split_off(doomed.len().min(CHUNK));
+        let rest = doomed.split_off(doomed.len().min(objects_max));
         let objects = std::mem::replace(&mut doomed, rest);
         let is_last = doomed.is_empty();
         (!objects.is_empty()).then_some(Chunk { objects, is_last })

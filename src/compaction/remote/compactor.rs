@@ -11,6 +11,7 @@
 //! and is counted.
 
 mod away;
+mod cleaner;
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,10 @@ use async_trait::async_trait;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use self::away::Away;
+use self::{
+    away::Away,
+    cleaner::{Cleaner, DELETES_MAX},
+};
 use super::{JobService, JobStatus, JobSubmission, TaskState};
 use crate::{
     clock::Env,
@@ -36,7 +40,7 @@ use crate::{
     config::{Fallback, RemoteConfig},
     error::{Error, ErrorKind, Result},
     store::Store,
-    types::{JobId, OwnerId},
+    types::{Deletion, JobId, OwnerId, TableId},
 };
 
 /// How long one call to release a job may take.
@@ -70,6 +74,7 @@ pub struct RemoteCompactor {
     outstanding: AtomicUsize,
     /// Jobs that meta would have outstanding, by what it said last.
     window: AtomicU32,
+    cleaner: Cleaner,
     /// Releases that nobody waits for.
     releases: TaskTracker,
     closing: CancellationToken,
@@ -117,6 +122,7 @@ impl RemoteCompactor {
             waiting: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             window: AtomicU32::new(u32::MAX),
+            cleaner: Cleaner::default(),
             releases: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
@@ -394,6 +400,14 @@ impl Compactor for RemoteCompactor {
 
     fn forget(&self, job: JobId) {
         self.release(job);
+    }
+
+    fn deletes_max(&self) -> usize {
+        DELETES_MAX
+    }
+
+    async fn delete(&self, table: TableId, names: &[String]) -> Vec<Deletion> {
+        self.delete_by_nodes(table, names).await
     }
 
     fn kind(&self) -> &'static str {

@@ -126,6 +126,11 @@ impl Scheduler {
         self.wake();
     }
 
+    /// Who runs jobs that start now.
+    pub fn compactor(&self) -> Arc<dyn Compactor> {
+        self.inner.compactor.borrow().clone()
+    }
+
     /// Whether waiting for the compaction of `table` is of use: plans are made for it, and none of its SSTs
     /// is left alone because a job failed.
     pub fn helps(&self, table: TableId) -> bool {

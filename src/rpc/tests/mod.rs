@@ -1,6 +1,7 @@
 //! The control plane as a whole, over loopback and in one process, with tasks that only write their
 //! result objects.
 
+mod cleanup;
 mod cluster;
 mod outage;
 mod remote;
