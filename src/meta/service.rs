@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::Env,
-    compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
+    compaction::remote::{Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, PollReply},
     config::MetaConfig,
     error::{Error, ErrorKind, Result},
     metrics::{self, Publisher},
@@ -311,5 +311,10 @@ impl JobService for MetaService {
 
     async fn release(&self, job: JobId) -> Result<()> {
         self.change(Request::Release(job)).await
+    }
+
+    async fn fleet(&self, needs: &Needs) -> Result<Fleet> {
+        let needs = needs.clone();
+        self.read(move |core: &Core| core.fleet_for(&needs)).await
     }
 }

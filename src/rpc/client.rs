@@ -11,7 +11,7 @@ use super::{
     convert::{millis, poll_to_proto},
 };
 use crate::{
-    compaction::remote::{JobService, JobStatus, JobSubmission, NodePoll, PollReply},
+    compaction::remote::{Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, PollReply},
     error::Result,
     meta::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, Wish},
     node::MetaLink,
@@ -91,6 +91,18 @@ impl JobService for JobsClient {
             Self::client(channel).release(request).await
         };
         self.channels.call(Duration::ZERO, release).await.map(drop)
+    }
+
+    async fn fleet(&self, needs: &Needs) -> Result<Fleet> {
+        let request = pb::FleetRequest {
+            needs: Some(needs.into()),
+        };
+        let fleet = |channel| {
+            let request = request.clone();
+            async move { Self::client(channel).fleet(request).await }
+        };
+        let reply = self.channels.call(Duration::ZERO, fleet).await?;
+        Ok(reply.into())
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::{
     compaction::remote::{
-        Assignment, JobStatus, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress, TaskReport,
+        Assignment, Fleet, JobStatus, NodeFacts, NodePoll, PollReply, TaskEnd, TaskProgress,
+        TaskReport,
     },
     error::{Error, Result},
     proto as pb,
@@ -53,6 +54,26 @@ impl TryFrom<pb::WatchReply> for JobStatus {
             jobs_window: reply.jobs_window,
             nodes: reply.nodes,
         })
+    }
+}
+
+impl From<Fleet> for pb::FleetReply {
+    fn from(fleet: Fleet) -> Self {
+        Self {
+            nodes: fleet.nodes,
+            slots: fleet.slots,
+            bytes_ahead: fleet.bytes_ahead,
+        }
+    }
+}
+
+impl From<pb::FleetReply> for Fleet {
+    fn from(reply: pb::FleetReply) -> Self {
+        Self {
+            nodes: reply.nodes,
+            slots: reply.slots,
+            bytes_ahead: reply.bytes_ahead,
+        }
     }
 }
 

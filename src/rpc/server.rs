@@ -215,6 +215,14 @@ impl Jobs for Surface {
         let released = self.service.release(id(&request.into_inner().job)?).await;
         answer(released.map(|()| pb::ReleaseReply {}))
     }
+
+    async fn fleet(
+        &self,
+        request: Request<pb::FleetRequest>,
+    ) -> Result<Response<pb::FleetReply>, Status> {
+        let needs = request.into_inner().needs.unwrap_or_default();
+        answer(self.service.fleet(&needs.into()).await)
+    }
 }
 
 #[async_trait]

@@ -37,6 +37,24 @@ impl TryFrom<pb::JobClass> for JobClass {
     }
 }
 
+impl From<&Needs> for pb::Needs {
+    fn from(needs: &Needs) -> Self {
+        Self {
+            capabilities: needs.capabilities.clone(),
+            pool: needs.pool.clone(),
+        }
+    }
+}
+
+impl From<pb::Needs> for Needs {
+    fn from(needs: pb::Needs) -> Self {
+        Self {
+            capabilities: needs.capabilities,
+            pool: needs.pool,
+        }
+    }
+}
+
 impl From<&TaskSubmission> for pb::TaskSubmission {
     fn from(task: &TaskSubmission) -> Self {
         Self {
@@ -70,10 +88,7 @@ impl From<&JobSubmission> for pb::SubmitRequest {
             table: job.table.to_string(),
             job_class: pb::JobClass::from(job.pressure.class).into(),
             score: job.pressure.score,
-            needs: Some(pb::Needs {
-                capabilities: job.needs.capabilities.clone(),
-                pool: job.needs.pool.clone(),
-            }),
+            needs: Some(job.needs.as_ref().into()),
             zone: job.zone.clone(),
         }
     }
@@ -84,7 +99,6 @@ impl TryFrom<pb::SubmitRequest> for JobSubmission {
 
     fn try_from(job: pb::SubmitRequest) -> Result<Self> {
         let class = job.job_class().try_into()?;
-        let needs = job.needs.unwrap_or_default();
         Ok(Self {
             owner: OwnerId(job.owner),
             job: job.job.parse()?,
@@ -94,10 +108,7 @@ impl TryFrom<pb::SubmitRequest> for JobSubmission {
                 class,
                 score: job.score,
             },
-            needs: Arc::new(Needs {
-                capabilities: needs.capabilities,
-                pool: needs.pool,
-            }),
+            needs: Arc::new(job.needs.unwrap_or_default().into()),
             zone: job.zone,
             body: job.body,
             tasks: job.tasks.into_iter().map(Into::into).collect(),

@@ -75,6 +75,17 @@ pub struct JobStatus {
     pub nodes: u32,
 }
 
+/// What there is for jobs with some needs, and what is ahead of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// Nodes that could run them, with room or without.
+    pub nodes: u32,
+    /// Slots of these.
+    pub slots: u32,
+    /// About how many bytes the tasks read that wait or run, of all owners.
+    pub bytes_ahead: u64,
+}
+
 /// The meta service as an engine sees it.
 #[async_trait]
 pub trait JobService: Send + Sync + 'static {
@@ -94,4 +105,10 @@ pub trait JobService: Send + Sync + 'static {
 
     /// Forgets a job that was committed or given up; its running tasks are stopped. Idempotent.
     async fn release(&self, job: JobId) -> Result<()>;
+
+    /// What there is for jobs with `needs`: asked before a job is submitted.
+    ///
+    /// # Errors
+    /// `Unavailable` when meta cannot be reached, or gives out nothing.
+    async fn fleet(&self, needs: &Needs) -> Result<Fleet>;
 }

@@ -8,7 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{JobService, JobStatus, JobSubmission, RemoteCompactor, TaskState, TaskSubmission};
+use super::{
+    Fleet, JobService, JobStatus, JobSubmission, Needs, RemoteCompactor, TaskState, TaskSubmission,
+};
 use crate::{
     clock::Env,
     compaction::{
@@ -63,6 +65,10 @@ impl JobService for Script {
         }
         self.released.lock().unwrap().push(job);
         Ok(())
+    }
+
+    async fn fleet(&self, _needs: &Needs) -> Result<Fleet> {
+        Ok(Fleet::default())
     }
 }
 
@@ -211,6 +217,10 @@ impl JobService for Executing {
 
     async fn release(&self, _job: JobId) -> Result<()> {
         Ok(())
+    }
+
+    async fn fleet(&self, _needs: &Needs) -> Result<Fleet> {
+        Ok(Fleet::default())
     }
 }
 

@@ -1,11 +1,14 @@
-//! The nodes that take tasks, counted once a round for everybody who asks.
+//! The nodes that take tasks, counted once a round for everybody who asks; and what engines are told of them.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
-use super::Core;
+use super::{Core, bytes_of};
 use crate::{
-    compaction::remote::{Needs, NodeFacts},
-    meta::placement::is_able,
+    compaction::remote::{self, Needs, NodeFacts},
+    meta::{
+        placement::is_able,
+        state::{Phase, Task},
+    },
     types::OwnerId,
 };
 
@@ -32,6 +35,21 @@ impl Core {
             weights: weights.map(u64::from).sum(),
             nodes,
             able: RefCell::default(),
+        }
+    }
+
+    /// What there is for tasks with these needs, and what is ahead of them.
+    pub(in crate::meta) fn fleet_for(&self, needs: &Needs) -> remote::Fleet {
+        let nodes = self.fleet().nodes.into_iter();
+        let able: Vec<&NodeFacts> = nodes.filter(|facts| is_able(facts, needs)).collect();
+        let slots = able.iter().map(|facts| facts.slots);
+        let tasks = self.state.jobs().flat_map(|(_, job)| job.tasks.values());
+        let is_ahead =
+            |task: &&Task| matches!(task.phase, Phase::Queued { .. } | Phase::Assigned { .. });
+        remote::Fleet {
+            nodes: u32::try_from(able.len()).unwrap_or(u32::MAX),
+            slots: slots.fold(0, u32::saturating_add),
+            bytes_ahead: bytes_of(tasks.filter(is_ahead)),
         }
     }
 }

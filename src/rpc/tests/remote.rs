@@ -16,12 +16,13 @@ use crate::{
     clock::Env,
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, RemoteCompactor,
+        remote::{Fleet, JobService, JobSubmission, Needs},
     },
     config::{Fallback, MetaConfig, Millis, RemoteConfig},
     error::{Error, ErrorKind, Result},
     meta::{MemoryPlanLog, MetaService, Wish, state::Target, tests::env},
     node::fake::{Writer, job, memory, result_name},
-    rpc::{InProcess, JobsClient},
+    rpc::{InProcess, JobsClient, embed},
 };
 
 struct Fixture {
@@ -234,4 +235,41 @@ async fn a_cancelled_task_stops_within_a_second() {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Conflict);
     until("it has stopped", async || slots_free().await == Some(2)).await;
     assert!(cancelled.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn the_fleet_tells_what_there_is_and_what_is_ahead() {
+    let f = fixture(&[0]).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async { drop(stopped.await) };
+    let served = embed("127.0.0.1:0", f.service.clone(), stopped)
+        .await
+        .unwrap();
+    let client = JobsClient::new(&[format!("http://{}", served.address())]).unwrap();
+    let any = Needs::default();
+    assert_eq!(client.fleet(&any).await.unwrap(), Fleet::default());
+    let _nodes = [f.node("a"), f.node("b")];
+    until("two nodes", async || {
+        client.fleet(&any).await.unwrap().nodes == 2
+    })
+    .await;
+    let job = JobSubmission::sample("another", crate::types::JobId::from_parts(9, 9), 3, 100);
+    client.submit(job).await.unwrap();
+    let fleet = client.fleet(&any).await.unwrap();
+    let wanted = Fleet {
+        nodes: 2,
+        slots: 4,
+        bytes_ahead: 300,
+    };
+    assert_eq!(fleet, wanted);
+    let elsewhere = Needs {
+        pool: "large".into(),
+        ..Needs::default()
+    };
+    let fleet = client.fleet(&elsewhere).await.unwrap();
+    assert_eq!((fleet.nodes, fleet.slots), (0, 0));
+    drop(stop);
+    served.wait().await.unwrap();
+    let away = client.fleet(&any).await.unwrap_err();
+    assert_eq!(away.kind(), ErrorKind::Unavailable);
 }
