@@ -68,6 +68,8 @@ const PURE: &[(&str, &[&str])] = &[
     ("compaction/chain",   &["async ", "tokio::", "rand::"]),
     ("compaction/progress", &["async ", "tokio::", "rand::"]),
     ("compaction/proof",   &["async ", "tokio::", "rand::"]),
+    ("compaction/cost",    &["async ", "tokio::", "rand::"]),
+    ("compaction/share",   &["async ", "tokio::", "rand::"]),
     ("gc/candidates",      &["async ", "tokio::"]),
     ("gc/verdict",         &["async ", "tokio::"]),
     ("meta/state",         &["async ", "tokio::", "rand::"]),

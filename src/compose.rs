@@ -8,8 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     clock::Env,
-    compaction::{Compactor, LocalCompactor, RemoteCompactor, remote::JobService},
-    config::{CompactionConfig, CompactionMode, EngineConfig, MetaConfig},
+    compaction::{
+        AutoCompactor, Compactor, LocalCompactor, RemoteCompactor,
+        remote::{FleetView, JobService},
+    },
+    config::{CompactionConfig, CompactionMode, EngineConfig, Fallback, MetaConfig, RemoteConfig},
     engine::Engine,
     error::{Error, Result},
     meta::{MetaService, open_plan_log},
@@ -22,7 +25,7 @@ impl Engine {
     /// Opens the root that `config` names, creating it when it is empty; takes it over from an earlier
     /// engine, which is fenced; recovers everything acknowledged; resumes recorded compaction jobs. With
     /// `compaction.mode = "remote"` jobs go to the meta service that `compaction.remote` names, or to one
-    /// that runs inside this process and listens for nodes.
+    /// that runs inside this process and listens for nodes; with `"auto"` those that cost less there do.
     ///
     /// A meta service that does not answer does not keep the engine from opening: jobs wait for it.
     ///
@@ -36,14 +39,14 @@ impl Engine {
         let mut builder = Engine::builder(config.clone())
             .store(store.clone())
             .env(env.clone());
-        if config.compaction.mode == CompactionMode::Remote {
+        if config.compaction.mode.uses_nodes() {
             let parts = Parts {
                 store,
                 env,
                 owner: OwnerId(config.name.clone()),
             };
             let (service, server) = job_service(&config.compaction, &parts).await?;
-            builder = builder.compactor(parts.remote_compactor(service, &config.compaction));
+            builder = builder.compactor(parts.compactor(service, &config.compaction));
             if let Some(server) = server {
                 builder = builder.companion(|stop| Box::pin(server.run(stop)));
             }
@@ -67,14 +70,14 @@ impl Engine {
         match config.mode {
             CompactionMode::Off => self.set_compactor(None),
             CompactionMode::Local => self.set_compactor(Some(parts.local_compactor(config))),
-            CompactionMode::Remote if config.remote.serve.is_some() => {
+            CompactionMode::Remote | CompactionMode::Auto if config.remote.serve.is_some() => {
                 return Err(Error::invalid(
                     "compaction.remote.serve is for opening an engine only",
                 ));
             }
-            CompactionMode::Remote => {
+            CompactionMode::Remote | CompactionMode::Auto => {
                 let (service, _) = job_service(config, &parts).await?;
-                self.set_compactor(Some(parts.remote_compactor(service, config)));
+                self.set_compactor(Some(parts.compactor(service, config)));
             }
         }
         Ok(())
@@ -97,14 +100,36 @@ impl Parts {
         ))
     }
 
-    fn remote_compactor(
+    /// The compactor that has nodes behind `service` run jobs: all of them, or those for which they cost less.
+    fn compactor(
         &self,
         service: Arc<dyn JobService>,
         config: &CompactionConfig,
     ) -> Arc<dyn Compactor> {
+        let local = self.local_compactor(config);
+        if config.mode != CompactionMode::Auto {
+            return self.remote_compactor(service, config.remote.clone(), local);
+        }
+        let env = self.env.clone();
+        let fleet = Arc::new(FleetView::new(service, &config.remote, env.clone()));
+        let remote = RemoteConfig {
+            fallback: Fallback::Local,
+            ..config.remote.clone()
+        };
+        let remote = self.remote_compactor(fleet.clone(), remote, local.clone());
+        let local_config = config.local.clone();
+        Arc::new(AutoCompactor::new(local, remote, fleet, local_config, env))
+    }
+
+    fn remote_compactor(
+        &self,
+        service: Arc<dyn JobService>,
+        config: RemoteConfig,
+        fallback: Arc<dyn Compactor>,
+    ) -> Arc<dyn Compactor> {
         let (store, owner, env) = (self.store.clone(), self.owner.clone(), self.env.clone());
-        let remote = RemoteCompactor::new(service, store, owner, config.remote.clone(), env);
-        Arc::new(remote.with_fallback(self.local_compactor(config)))
+        let remote = RemoteCompactor::new(service, store, owner, config, env);
+        Arc::new(remote.with_fallback(fallback))
     }
 }
 

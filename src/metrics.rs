@@ -88,6 +88,8 @@ metrics! {
     PARTS_REUSED, Counter, Count, "siltstone_parts_reused_total", "Parts of results that a later attempt at the same task went on after";
     FALLBACKS, Counter, Count, "siltstone_compaction_fallbacks_total", "Jobs that fell back from remote to local compaction, by reason";
     COMPACTION_ROWS, Counter, Count, "siltstone_compaction_rows_merged_total", "Rows that committed jobs merged";
+    FALLBACKS_HELD, Counter, Count, "siltstone_compaction_fallbacks_held_total", "Jobs that were due to fall back and had to wait, because as many did as may";
+    DECISIONS, Counter, Count, "siltstone_compaction_decisions_total", "Jobs of which it was decided where they run, by side and reason";
     COMPACTION_READ, Counter, Bytes, "siltstone_compaction_read_bytes_total", "Bytes that committed jobs read";
     COMPACTION_WRITTEN, Counter, Bytes, "siltstone_compaction_written_bytes_total", "Bytes that committed jobs wrote; over what flushes and imports wrote, write amplification";
     ROWS_DROPPED, Counter, Count, "siltstone_compaction_rows_dropped_total", "Rows that committed jobs dropped, by cause";

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod auto;
 mod cleanup;
 mod cluster;
 mod command_line;

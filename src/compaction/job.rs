@@ -83,6 +83,11 @@ impl CompactionJob {
         self.inputs.iter().map(|sst| sst.bytes).sum()
     }
 
+    /// Whether it makes level 0 smaller.
+    pub fn relieves_level_0(&self) -> bool {
+        self.inputs.iter().any(|sst| sst.level == 0)
+    }
+
     /// The job as bytes for the wire.
     pub fn encode(&self) -> Bytes {
         codec::encode_job(self)

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Task,
+    Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Share, Task,
     TaskOutcome, TaskPart, bisect::bisect_rest, execute, results,
 };
 use crate::{
@@ -62,6 +62,7 @@ pub struct LocalCompactor {
 struct Job<'a> {
     compactor: &'a LocalCompactor,
     job: &'a Arc<CompactionJob>,
+    share: &'a Share,
     cancel: &'a CancellationToken,
     /// The thread of its own.
     thread: Semaphore,
@@ -131,7 +132,7 @@ impl Job<'_> {
     async fn run(&self) -> Result<CompactionOutcome> {
         let compactor = self.compactor;
         let _running = compactor.running.acquire().await.map_err(stopped)?;
-        let load = || results::load(&compactor.store, self.job);
+        let load = || results::load_share(&compactor.store, self.job, self.share);
         let mut progress = compactor.wait_out("results of a job", load).await?;
         let mut started = HashSet::new();
         let mut running = FuturesUnordered::new();
@@ -229,6 +230,7 @@ impl Compactor for LocalCompactor {
         let running = Job {
             compactor: self,
             job: &job,
+            share: &context.share,
             cancel: &cancel,
             thread: Semaphore::new(1),
         };

@@ -7,15 +7,18 @@
 //!
 //! `planner` chooses plans, `split` cuts them into tasks, `claims` reserves their inputs, `scheduler`
 //! records jobs, hands them to a [`Compactor`] and commits what `proof` accepts. [`execute()`] runs one
-//! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]).
+//! task, the same way in the engine ([`LocalCompactor`]) and on a node ([`RemoteCompactor`]). [`AutoCompactor`] has both,
+//! and decides for each job by its `cost`.
 //!
 //! `cleanup` is the other thing that nodes do: they delete objects that the engine has found nobody to need.
 
+mod auto;
 mod bisect;
 mod chain;
 mod claims;
 pub mod cleanup;
 mod codec;
+pub mod cost;
 pub mod execute;
 mod job;
 mod local;
@@ -28,6 +31,7 @@ pub mod remote;
 mod report;
 pub mod results;
 mod scheduler;
+mod share;
 pub mod split;
 mod stats;
 #[cfg(test)]
@@ -38,6 +42,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+pub use auto::{AutoCompactor, Decisions, JobDecision};
 pub use chain::TaskChain;
 pub use claims::{Claim, Claimed, Claims, Footprint};
 pub use execute::{Attempt, Progress, execute};
@@ -49,6 +54,7 @@ pub use progress::JobProgress;
 pub use remote::RemoteCompactor;
 pub use report::CompactionReport;
 pub use scheduler::Scheduler;
+pub use share::Share;
 pub use stats::{CompactionStats, NodeStats, QuarantinedSst};
 
 pub use crate::types::RowSum;
@@ -62,6 +68,11 @@ use crate::{
 pub struct CompactionContext {
     /// Stops the job; finished tasks stay finished.
     pub cancel: CancellationToken,
+    /// The tasks that are to be run; the outcome is theirs.
+    pub share: Share,
+    /// How near writes are to being held up by level 0, which the job makes smaller: from 0, not at all, to 100,
+    /// they are. 0 for a job that does not.
+    pub write_pressure_percent: u32,
 }
 
 /// How many more jobs a compactor can take now.
@@ -74,7 +85,7 @@ pub struct Capacity {
 /// Runs compaction jobs: in this process, or on compaction nodes.
 #[async_trait]
 pub trait Compactor: Send + Sync + 'static {
-    /// Runs every task of `job`, resuming where the parts of its results that exist end. Cancel-safe: when the
+    /// Runs every task of `job` that `context.share` has, resuming where the parts of its results that exist end. Cancel-safe: when the
     /// future is dropped, running tasks end and finished parts stay finished.
     ///
     /// # Errors
@@ -106,7 +117,7 @@ pub trait Compactor: Send + Sync + 'static {
         vec![Deletion::Left(self.kind()); names.len()]
     }
 
-    /// `"local"` or `"remote"`, for logs and stats.
+    /// `"local"`, `"remote"` or `"auto"`, for logs and stats.
     fn kind(&self) -> &'static str;
 
     /// Why its jobs wait, when they do for something outside of it.
@@ -117,5 +128,15 @@ pub trait Compactor: Send + Sync + 'static {
     /// Jobs that it had to hand to another compactor, by reason.
     fn fallbacks(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
+    }
+
+    /// Jobs that were due to be handed to another compactor, and had to wait because it has enough of them.
+    fn fallbacks_held(&self) -> u64 {
+        0
+    }
+
+    /// Where it had jobs run, when that was for it to decide.
+    fn decisions(&self) -> Decisions {
+        Decisions::default()
     }
 }

@@ -2,11 +2,13 @@
 //! `results` reads the parts, and both compactors drive jobs by what this says.
 //!
 //! A job begins with the tasks of its plan. A split ends a task, and adds its children. When every task has come
-//! to its end, the outcomes cover every key once.
+//! to its end, the outcomes cover every key once. Where two compactors share a job, each goes by its share of the tasks.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{CompactionJob, CompactionOutcome, Task, TaskChain, TaskOutcome, TaskPart, TaskSplit};
+use super::{
+    CompactionJob, CompactionOutcome, Share, Task, TaskChain, TaskOutcome, TaskPart, TaskSplit,
+};
 use crate::{
     error::{Error, Result},
     types::{Key, KeyRange},
@@ -16,6 +18,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct JobProgress {
     job: Arc<CompactionJob>,
+    /// The tasks that are asked for.
+    share: Share,
     /// The tasks by index: those of the plan, and the children of splits.
     chains: BTreeMap<u32, TaskChain>,
 }
@@ -23,10 +27,16 @@ pub struct JobProgress {
 impl JobProgress {
     /// A job of which nothing is done.
     pub fn new(job: Arc<CompactionJob>) -> Self {
+        Self::of_share(job, Share::ALL)
+    }
+
+    /// A job of which nothing is done, and only the tasks of `share` are asked for.
+    pub fn of_share(job: Arc<CompactionJob>, share: Share) -> Self {
         let tasks = job.planned_tasks();
         let chains = tasks.map(|task| (task.id.index, TaskChain::new(task)));
         Self {
             chains: chains.collect(),
+            share,
             job,
         }
     }
@@ -74,21 +84,22 @@ impl JobProgress {
         Ok(true)
     }
 
-    /// Whether the task at `index` is known and has not come to its end.
+    /// Whether the task at `index` is asked for, is known, and has not come to its end.
     pub fn is_missing(&self, index: u32) -> bool {
         let chain = self.chains.get(&index);
-        chain.is_some_and(|chain| chain.rest().is_some())
+        chain.is_some_and(|chain| chain.rest().is_some() && self.share.has(chain.task()))
     }
 
-    /// The tasks that have not come to their end, by index.
+    /// The tasks that are asked for and have not come to their end, by index.
     pub fn missing(&self) -> impl Iterator<Item = &Task> {
         let chains = self.chains.values();
         chains
             .filter(|chain| chain.rest().is_some())
             .map(TaskChain::task)
+            .filter(|task| self.share.has(task))
     }
 
-    /// Whether every task has come to its end.
+    /// Whether every task that is asked for has come to its end.
     pub fn is_complete(&self) -> bool {
         self.missing().next().is_none()
     }
@@ -113,14 +124,18 @@ impl JobProgress {
     pub fn split(&self, index: u32, cuts: &[Key]) -> Option<TaskSplit> {
         let chain = self.chains.get(&index)?;
         let rest = chain.rest()?;
-        let fresh = self.chains.keys().next_back()? + 1;
+        let last = *self.chains.keys().next_back()?;
+        let (fresh, apart) = self.share.numbers_after(last);
         let starts = std::iter::once(rest.start.clone()).chain(cuts.iter().cloned().map(Some));
         let ends = cuts.iter().cloned().map(Some).chain([rest.end.clone()]);
         let ranges = starts.zip(ends);
-        let children = (fresh..).zip(ranges).map(|(index, (start, end))| Task {
-            id: self.job.task_id(index),
-            range: KeyRange { start, end },
-        });
+        let children = (fresh..)
+            .step_by(apart)
+            .zip(ranges)
+            .map(|(index, (start, end))| Task {
+                id: self.job.task_id(index),
+                range: KeyRange { start, end },
+            });
         Some(TaskSplit {
             task: chain.task().id,
             part: chain.next_part(),
@@ -141,19 +156,23 @@ impl JobProgress {
         outcomes.into_iter()
     }
 
-    /// What the job produced.
+    /// What the tasks that are asked for produced.
     ///
     /// # Errors
-    /// `Internal`, naming a task, when one has not come to its end.
+    /// `Internal`, naming a task, when one of them has not come to its end.
     pub fn into_outcome(self) -> Result<CompactionOutcome> {
         if let Some(task) = self.missing().next() {
             let id = task.id;
             return Err(Error::internal(format!("task {id} has no result")));
         }
-        let chains = self.chains.values();
+        let (share, chains) = (&self.share, self.chains.values());
+        let outcomes = self.outcomes();
+        let outcomes = outcomes.filter(|outcome| share.has_keys(&outcome.range));
+        let splits = chains.filter_map(TaskChain::split);
+        let splits = splits.filter(|split| share.has_keys(&split.range));
         Ok(CompactionOutcome {
-            parts: self.outcomes().cloned().collect(),
-            splits: chains.filter_map(|chain| chain.split().cloned()).collect(),
+            parts: outcomes.cloned().collect(),
+            splits: splits.cloned().collect(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{CompactionJob, JobProgress, TaskChain, TaskPart};
+use super::{CompactionJob, JobProgress, Share, TaskChain, TaskPart};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{
@@ -65,7 +65,19 @@ pub async fn extend_chain(store: &Store, table: TableId, chain: &mut TaskChain) 
 /// # Errors
 /// As for [`extend_chain`].
 pub async fn load(store: &Store, job: &Arc<CompactionJob>) -> Result<JobProgress> {
-    let mut progress = JobProgress::new(job.clone());
+    load_share(store, job, &Share::ALL).await
+}
+
+/// All that is written of the results of `job`, of which the tasks of `share` are asked for.
+///
+/// # Errors
+/// As for [`extend_chain`].
+pub async fn load_share(
+    store: &Store,
+    job: &Arc<CompactionJob>,
+    share: &Share,
+) -> Result<JobProgress> {
+    let mut progress = JobProgress::of_share(job.clone(), share.clone());
     let listed = store.list(&layout::results(job.table, job.id)).await?;
     let mut names: Vec<(TaskId, u32)> = listed
         .iter()

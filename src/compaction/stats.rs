@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::{CompactionOutcome, TaskOutcome};
+use super::{CompactionOutcome, Decisions, TaskOutcome};
 use crate::types::NodeId;
 
 /// Compaction since the engine was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CompactionStats {
-    /// `"local"`, `"remote"` or `"off"`.
+    /// `"local"`, `"remote"`, `"auto"` or `"off"`.
     pub mode: String,
     /// Jobs running now.
     pub jobs_running: u64,
@@ -41,6 +41,11 @@ pub struct CompactionStats {
     pub tasks_split: u64,
     /// Jobs that fell back from remote to local, by reason.
     pub fallbacks: BTreeMap<String, u64>,
+    /// Jobs that were due to fall back, and had to wait because as many did as `compaction.remote.fallback_jobs_max`
+    /// allows.
+    pub fallbacks_held: u64,
+    /// In mode `"auto"`, where jobs were run, and on what grounds.
+    pub decisions: Decisions,
     /// Rows that committed jobs dropped, by cause: `shadowed` by a newer version of their key, `deleted`
     /// tombstones that had nothing left to hide, `combined` with a newer row, `expired`, `range_deleted`.
     pub rows_dropped: BTreeMap<String, u64>,

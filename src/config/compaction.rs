@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionConfig {
-    /// `"local"`: in this process. `"remote"`: on compaction nodes. `"off"`: not at all, unless
-    /// `compact` is called. Default: `"local"`.
+    /// `"local"`: in this process. `"remote"`: on compaction nodes. `"auto"`: either or both, decided for each job by
+    /// what it would cost. `"off"`: not at all, unless `compact` is called. Default: `"local"`.
     pub mode: CompactionMode,
     /// Level-0 runs in a window that make a job. At least 2. Default: 4.
     pub l0_runs_trigger: usize,
@@ -29,9 +29,9 @@ pub struct CompactionConfig {
     pub task_attempts_max: u32,
     /// What planners go by.
     pub planning: PlanningConfig,
-    /// Jobs in this process, for `mode = "local"` and for falling back to it.
+    /// Jobs in this process, for `mode = "local"` and `"auto"`, and for falling back to it.
     pub local: LocalConfig,
-    /// The meta service, for `mode = "remote"`.
+    /// The meta service, for `mode = "remote"` and `"auto"`.
     pub remote: RemoteConfig,
 }
 
@@ -84,8 +84,27 @@ pub enum CompactionMode {
     Local,
     /// Compaction nodes, found and fed by the meta service.
     Remote,
+    /// For each job whoever costs less: this process, nodes, or both.
+    Auto,
     /// Nobody.
     Off,
+}
+
+impl CompactionMode {
+    /// Whether jobs may go to compaction nodes.
+    pub fn uses_nodes(self) -> bool {
+        matches!(self, Self::Remote | Self::Auto)
+    }
+
+    /// The mode as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Remote => "remote",
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
 }
 
 impl FromStr for CompactionMode {
@@ -95,9 +114,10 @@ impl FromStr for CompactionMode {
         match text {
             "local" => Ok(Self::Local),
             "remote" => Ok(Self::Remote),
+            "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             _ => Err(Error::invalid(format!(
-                "compaction mode {text:?} is not one of local, remote, off"
+                "compaction mode {text:?} is not one of local, remote, auto, off"
             ))),
         }
     }
@@ -115,10 +135,14 @@ pub struct RemoteConfig {
     pub serve: Option<String>,
     /// What to do when the meta service, or every node that could run a job, is away for longer than
     /// `fallback_after`: `"wait"` on, or run the job in this process (`"local"`), within the bounds of `local`. Deletions are no
-    /// jobs in this sense: the engine then deletes by itself. Default: `"wait"`.
+    /// jobs in this sense: the engine then deletes by itself.
+    /// With `mode = "auto"` it is always `"local"`. Default: `"wait"`.
     pub fallback: Fallback,
     /// See `fallback`. Default: `"30s"`.
     pub fallback_after: Millis,
+    /// Jobs that run in this process at once by `fallback`; others go on waiting for the fleet. Of two or more, one is
+    /// kept for level 0. Default: 2.
+    pub fallback_jobs_max: usize,
     /// Jobs of this engine outstanding at the meta service at most. Fewer while the nodes have less room than
     /// that. Default: 8.
     pub jobs_max: usize,
@@ -188,6 +212,7 @@ impl Default for RemoteConfig {
             serve: None,
             fallback: Fallback::Wait,
             fallback_after: Millis::secs(30),
+            fallback_jobs_max: 2,
             jobs_max: 8,
             pool: String::new(),
             zone: String::new(),
@@ -224,6 +249,10 @@ impl CompactionConfig {
             ("task_attempts_max", self.task_attempts_max > 0),
             ("local.jobs_max", self.local.jobs_max > 0),
             ("remote.jobs_max", self.remote.jobs_max > 0),
+            (
+                "remote.fallback_jobs_max",
+                self.remote.fallback_jobs_max > 0,
+            ),
             (
                 "planning.level_bytes_min",
                 self.planning.level_bytes_min.0 > 0,
@@ -287,8 +316,11 @@ impl LocalConfig {
 impl RemoteConfig {
     fn check(&self, mode: CompactionMode, faults: &mut Faults) {
         let (some_meta, serves) = (!self.meta.is_empty(), self.serve.is_some());
-        faults.check(mode != CompactionMode::Remote || some_meta || serves, || {
-            "compaction.mode is \"remote\", but neither compaction.remote.meta nor .serve is set".into()
+        faults.check(!mode.uses_nodes() || some_meta || serves, || {
+            let mode = mode.as_str();
+            format!(
+                "compaction.mode is {mode:?}, but neither compaction.remote.meta nor .serve is set"
+            )
         });
         faults.check(!(some_meta && serves), || {
             "compaction.remote.meta and .serve are both set".into()

@@ -109,10 +109,11 @@ impl EngineBuilder {
     pub async fn open(self) -> Result<Engine> {
         self.config.validate()?;
         let mode = self.config.compaction.mode;
-        if mode == CompactionMode::Remote && self.compactor.is_none() {
-            return Err(Error::invalid(
-                "compaction.mode is \"remote\", but the builder was given no compactor",
-            ));
+        if mode.uses_nodes() && self.compactor.is_none() {
+            let mode = mode.as_str();
+            return Err(Error::invalid(format!(
+                "compaction.mode is {mode:?}, but the builder was given no compactor"
+            )));
         }
         let store = match self.store {
             Some(store) => store,

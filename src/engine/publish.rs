@@ -117,6 +117,13 @@ fn of_compaction(stats: &EngineStats, samples: &mut Samples) {
     samples.put(metrics::TASKS_SPLIT, stats.tasks_split);
     samples.put(metrics::PARTS_REUSED, stats.parts_reused);
     samples.put(metrics::COMPACTION_ROWS, stats.rows_read());
+    samples.put(metrics::FALLBACKS_HELD, stats.fallbacks_held);
+    for (side, reasons) in &stats.decisions.counts {
+        for (reason, jobs) in reasons {
+            let labels = [("side", side.as_str()), ("reason", reason.as_str())];
+            samples.put_by(metrics::DECISIONS, labels, *jobs);
+        }
+    }
     samples.put(metrics::COMPACTION_READ, stats.bytes_read());
     samples.put(metrics::COMPACTION_WRITTEN, stats.bytes_written());
     for (cause, rows) in &stats.rows_dropped {

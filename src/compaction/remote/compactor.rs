@@ -11,6 +11,7 @@
 //! and is counted.
 
 mod away;
+mod budget;
 mod cleaner;
 
 use std::{
@@ -28,6 +29,7 @@ use tracing::{debug, warn};
 
 use self::{
     away::Away,
+    budget::{FallbackBudget, Permit},
     cleaner::{Cleaner, DELETES_MAX},
 };
 use super::{JobService, JobStatus, JobSubmission, TaskState};
@@ -35,7 +37,7 @@ use crate::{
     clock::Env,
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, JobProgress,
-        bisect::bisect_rest, results,
+        Share, bisect::bisect_rest, results,
     },
     config::{Fallback, RemoteConfig},
     error::{Error, ErrorKind, Result},
@@ -69,6 +71,7 @@ pub struct RemoteCompactor {
     env: Env,
     fallback: Option<Arc<dyn Compactor>>,
     fallbacks: Mutex<Fallbacks>,
+    budget: Arc<FallbackBudget>,
     /// Why jobs wait, each until an answer comes or it ends.
     waiting: Mutex<BTreeMap<JobId, String>>,
     outstanding: AtomicUsize,
@@ -83,8 +86,8 @@ pub struct RemoteCompactor {
 /// Why a job was not finished remotely.
 enum Stopped {
     Failed(Error),
-    /// Meta has been away for longer than allowed.
-    Away(Error),
+    /// Meta has been away for longer than allowed, and there is a place in this process.
+    Away(Error, Permit),
 }
 
 /// Why a job is not followed any longer.
@@ -115,6 +118,7 @@ impl RemoteCompactor {
             service,
             store,
             owner,
+            budget: FallbackBudget::new(config.fallback_jobs_max),
             config,
             env,
             fallback: None,
@@ -164,9 +168,13 @@ impl RemoteCompactor {
         }
     }
 
-    async fn run(&self, job: &Arc<CompactionJob>) -> Result<CompactionOutcome, Stopped> {
-        let mut away = Away::new(self, job.id);
-        let load = || results::load(&self.store, job);
+    async fn run(
+        &self,
+        job: &Arc<CompactionJob>,
+        share: &Share,
+    ) -> Result<CompactionOutcome, Stopped> {
+        let mut away = Away::new(self, job);
+        let load = || results::load_share(&self.store, job, share);
         let mut found = away.wait_out(load).await?;
         while !found.is_complete() {
             self.submit(&found, &mut away).await?;
@@ -378,7 +386,7 @@ impl Compactor for RemoteCompactor {
             () = context.cancel.cancelled() => {
                 return Err(Error::closed(format!("job {} was cancelled", job.id)));
             }
-            ended = self.run(&job) => ended,
+            ended = self.run(&job, &context.share) => ended,
         };
         if !matches!(&ended, Err(Stopped::Failed(error)) if will_resume(error)) {
             self.release(job.id);
@@ -386,7 +394,7 @@ impl Compactor for RemoteCompactor {
         match ended {
             Ok(outcome) => Ok(outcome),
             Err(Stopped::Failed(error)) => Err(error),
-            Err(Stopped::Away(reason)) => self.fall_back(reason, job, context).await,
+            Err(Stopped::Away(reason, _permit)) => self.fall_back(reason, job, context).await,
         }
     }
 
@@ -424,6 +432,10 @@ impl Compactor for RemoteCompactor {
         jobs.into_iter()
             .map(|(reason, jobs)| (reason.to_owned(), jobs))
             .collect()
+    }
+
+    fn fallbacks_held(&self) -> u64 {
+        self.budget.held()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod body;
 mod compactor;
+mod fleet;
 mod poll;
 mod submission;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 
 pub use body::JobBody;
 pub use compactor::{Fallbacks, RemoteCompactor};
+pub use fleet::{FleetSeen, FleetView};
 pub use poll::{
     Assignment, AttemptId, CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll,
     PollReply, TaskEnd, TaskProgress, TaskReport,

@@ -2,21 +2,27 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
 use super::{
-    Fleet, JobService, JobStatus, JobSubmission, Needs, RemoteCompactor, TaskState, TaskSubmission,
+    Fleet, FleetSeen, FleetView, JobService, JobStatus, JobSubmission, Needs, RemoteCompactor,
+    TaskState, TaskSubmission,
 };
 use crate::{
-    clock::Env,
+    clock::{Env, ManualClock},
     compaction::{
-        Attempt, CompactionContext, CompactionJob, Compactor, Task, execute, proof, tests::Bench,
+        Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Task,
+        execute, proof, tests::Bench,
     },
-    config::RemoteConfig,
+    config::{Fallback, Millis, RemoteConfig},
     error::{Error, ErrorKind, Result},
     node::{
         TaskRunner,
@@ -33,6 +39,8 @@ use crate::{
 #[derive(Default)]
 struct Script {
     state: Mutex<Option<TaskState>>,
+    /// There is no node.
+    lacks_nodes: AtomicBool,
     /// Releases that fail before one succeeds.
     release_failures: Mutex<u32>,
     released: Mutex<Vec<JobId>>,
@@ -51,7 +59,7 @@ impl JobService for Script {
         let state = self.state.lock().unwrap().clone();
         Ok(JobStatus {
             jobs_window: 8,
-            nodes: 1,
+            nodes: u32::from(!self.lacks_nodes.load(Ordering::Relaxed)),
             revision: 1,
             tasks: state.into_iter().map(|state| (0, state)).collect(),
         })
@@ -299,4 +307,137 @@ async fn a_slow_task_that_cannot_be_cut_goes_on() {
     let bench = Bench::overlapping().await;
     let submitted = submitted(&bench, bench.job(&[10]), true).await;
     assert_eq!(submitted, [vec![(0, false), (1, false)]]);
+}
+
+/// Runs jobs in this process, each until it is told to end.
+struct Here(Semaphore);
+
+#[async_trait]
+impl Compactor for Here {
+    async fn compact(
+        &self,
+        _job: Arc<CompactionJob>,
+        _context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        self.0.acquire().await.unwrap().forget();
+        Ok(CompactionOutcome::default())
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity { jobs: 8 }
+    }
+
+    fn kind(&self) -> &'static str {
+        "here"
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_jobs_fall_back_at_once_than_may_and_the_others_wait_for_the_fleet() {
+    let (script, store) = (Arc::new(Script::default()), memory());
+    script.lacks_nodes.store(true, Ordering::Relaxed);
+    let config = RemoteConfig {
+        fallback: Fallback::Local,
+        fallback_after: Millis(0),
+        fallback_jobs_max: 1,
+        ..RemoteConfig::default()
+    };
+    let here = Arc::new(Here(Semaphore::new(0)));
+    let (service, owner) = (script.clone(), "o".into());
+    let compactor = RemoteCompactor::new(service, store.clone(), owner, config, Env::default());
+    let compactor = Arc::new(compactor.with_fallback(here.clone()));
+    let spawn = |number| {
+        let compactor = compactor.clone();
+        let compact = async move {
+            let context = CompactionContext::default();
+            compactor.compact(job(number, 1), context).await
+        };
+        tokio::spawn(compact)
+    };
+    let is_held = || {
+        compactor
+            .waiting()
+            .is_some_and(|why| why.contains("fallback_jobs_max"))
+    };
+    let first = spawn(1);
+    until(|| compactor.fallbacks().jobs.get("no nodes") == Some(&1)).await;
+    assert_eq!(compactor.fallbacks_held(), 0);
+    let second = spawn(2);
+    until(is_held).await;
+    assert_eq!(compactor.fallbacks_held(), 1);
+    // It looks again and again, is counted once, and takes the place when it comes free.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(compactor.fallbacks_held(), 1);
+    assert_eq!(compactor.fallbacks().jobs["no nodes"], 1);
+    here.0.add_permits(1);
+    first.await.unwrap().unwrap();
+    until(|| compactor.fallbacks().jobs["no nodes"] == 2).await;
+    assert!(!is_held());
+    // Another one goes to the fleet, which has come back.
+    let third = spawn(3);
+    until(is_held).await;
+    script.lacks_nodes.store(false, Ordering::Relaxed);
+    write_results(&store, &job(3, 1)).await;
+    let node = "n".into();
+    *script.state.lock().unwrap() = Some(TaskState::Done { node });
+    third.await.unwrap().unwrap();
+    assert_eq!(
+        (
+            compactor.fallbacks().jobs["no nodes"],
+            compactor.fallbacks_held()
+        ),
+        (2, 2)
+    );
+    here.0.add_permits(1);
+    second.await.unwrap().unwrap();
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let waited = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
+    waited.expect("a minute was not enough");
+}
+
+#[tokio::test]
+async fn the_wait_for_a_node_is_measured_once_a_job_and_fades() {
+    let (script, clock) = (
+        Arc::new(Script::default()),
+        Arc::new(ManualClock::default()),
+    );
+    let env = Env::seeded(clock.clone(), 7);
+    let fleet = FleetView::new(script.clone(), &RemoteConfig::default(), env);
+    let unmeasured = fleet.queue_time();
+    let watch = async |job| fleet.watch(job, 0, Duration::ZERO).await.unwrap();
+    let job = |number| JobSubmission::sample("o", JobId::from_parts(1, number), 1, 1);
+    fleet.submit(job(1)).await.unwrap();
+    *script.state.lock().unwrap() = Some(TaskState::Queued);
+    clock.advance(Duration::from_secs(10));
+    watch(job(1).job).await;
+    assert_eq!(fleet.queue_time(), unmeasured);
+    *script.state.lock().unwrap() = Some(TaskState::Running {
+        node: "n".into(),
+        token: Token(1),
+        slow: false,
+    });
+    watch(job(1).job).await;
+    assert_eq!(fleet.queue_time(), Duration::from_secs(10));
+    clock.advance(Duration::from_secs(60));
+    watch(job(1).job).await;
+    let faded = fleet.queue_time() - unmeasured;
+    assert_eq!(faded, (Duration::from_secs(10) - unmeasured) / 2);
+    // A job that is taken at once makes it shorter.
+    fleet.submit(job(2)).await.unwrap();
+    watch(job(2).job).await;
+    assert_eq!(fleet.queue_time(), Duration::from_secs(7));
+
+    // Jobs under way tell that nodes are gone before anyone asks.
+    assert_eq!(fleet.seen(), FleetSeen::Unknown);
+    fleet.look().await;
+    script.lacks_nodes.store(true, Ordering::Relaxed);
+    watch(job(2).job).await;
+    assert_eq!(fleet.seen(), FleetSeen::There(Fleet::default()));
 }

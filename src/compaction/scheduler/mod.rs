@@ -251,6 +251,8 @@ impl Scheduler {
         let automatic = self.inner.automatic.load(Ordering::Relaxed);
         stats.mode = if automatic { compactor.kind() } else { "off" }.into();
         stats.fallbacks = compactor.fallbacks();
+        stats.fallbacks_held = compactor.fallbacks_held();
+        stats.decisions = compactor.decisions();
         stats.waiting = compactor.waiting();
         let now = self.inner.env.monotonic();
         let tables = lock(&self.inner.tables);

@@ -13,7 +13,7 @@ use crate::{
     clock::Backoff,
     compaction::{
         Claim, CompactionContext, CompactionJob, CompactionOutcome, CompactionReport, Footprint,
-        Plan, proof, results,
+        Plan, Share, proof, results,
         split::{Stretch, split},
     },
     error::{Error, ErrorKind, Result},
@@ -202,6 +202,8 @@ impl Inner {
             let compactor = compactors.borrow_and_update().clone();
             let context = CompactionContext {
                 cancel: table.cancel.child_token(),
+                share: Share::ALL,
+                write_pressure_percent: self.write_pressure(table, &job),
             };
             let mut running = compactor.compact(job.clone(), context);
             // From its first poll on the compactor counts the job itself.
@@ -228,6 +230,18 @@ impl Inner {
         proof::prove(&job, &outcome)?;
         self.prove_objects(table, &job, &outcome).await?;
         Ok((job, outcome))
+    }
+
+    /// How far level 0 is on the way from where jobs are made to where writes are slowed down, in percent, if `job`
+    /// makes it smaller.
+    fn write_pressure(&self, table: &TableJobs, job: &CompactionJob) -> u32 {
+        if !job.relieves_level_0() {
+            return 0;
+        }
+        let runs = table.manifest.version().l0_runs_max();
+        let (trigger, slowdown) = (self.config.l0_runs_trigger, self.config.l0_runs_slowdown);
+        let percent = runs.saturating_sub(trigger) * 100 / slowdown.saturating_sub(trigger).max(1);
+        percent.min(100) as u32
     }
 
     async fn prove_objects(

@@ -4,8 +4,9 @@ use std::{future::Future, time::Duration};
 
 use tracing::debug;
 
-use super::{RemoteCompactor, Stopped};
+use super::{RemoteCompactor, Stopped, budget::Permit};
 use crate::{
+    compaction::CompactionJob,
     error::{Error, ErrorKind, Result},
     types::JobId,
 };
@@ -13,22 +14,29 @@ use crate::{
 const WATCH_WAIT: Duration = Duration::from_secs(10);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+/// How long a job that may fall back, but finds no place, waits for news before it looks again.
+const HELD_WAIT: Duration = Duration::from_secs(1);
 
 /// An outage.
 pub(super) struct Away<'a> {
     compactor: &'a RemoteCompactor,
     job: JobId,
+    relieves_level_0: bool,
     since: Option<Duration>,
     delay: Duration,
+    /// It was due to fall back, and found no place.
+    was_held: bool,
 }
 
 impl<'a> Away<'a> {
-    pub(super) fn new(compactor: &'a RemoteCompactor, job: JobId) -> Self {
+    pub(super) fn new(compactor: &'a RemoteCompactor, job: &CompactionJob) -> Self {
         Self {
             compactor,
-            job,
+            job: job.id,
+            relieves_level_0: job.relieves_level_0(),
             since: None,
             delay: RETRY_DELAY_MIN,
+            was_held: false,
         }
     }
 
@@ -61,14 +69,8 @@ impl<'a> Away<'a> {
 
     /// Waits before meta is asked again, or gives it up if a fallback is configured and due.
     pub(super) async fn wait(&mut self, error: Error) -> Result<(), Stopped> {
-        let (compactor, env) = (self.compactor, &self.compactor.env);
-        let since = *self.since.get_or_insert_with(|| env.monotonic());
-        let away = env.monotonic().saturating_sub(since);
-        if compactor
-            .falls_back_after()
-            .is_some_and(|after| away >= after)
-        {
-            return Err(Stopped::Away(error));
+        if let Some(permit) = self.falls_back() {
+            return Err(Stopped::Away(error, permit));
         }
         self.pause(&error).await;
         Ok(())
@@ -76,18 +78,38 @@ impl<'a> Away<'a> {
 
     /// Meta is there, and nobody who could run the job: gives it up if a fallback is configured and due.
     pub(super) fn go_without(&mut self, why: &str) -> Result<(), Stopped> {
-        let compactor = self.compactor;
-        let env = &compactor.env;
+        if let Some(permit) = self.falls_back() {
+            let error = Error::new(ErrorKind::NotFound, why);
+            return Err(Stopped::Away(error, permit));
+        }
+        self.set_waiting(why);
+        Ok(())
+    }
+
+    /// A place in this process, if a fallback is configured and due, and there is one.
+    fn falls_back(&mut self) -> Option<Permit> {
+        let (compactor, env) = (self.compactor, &self.compactor.env);
         let since = *self.since.get_or_insert_with(|| env.monotonic());
         let away = env.monotonic().saturating_sub(since);
-        if compactor
-            .falls_back_after()
-            .is_some_and(|after| away >= after)
-        {
-            return Err(Stopped::Away(Error::new(ErrorKind::NotFound, why)));
+        if away < compactor.falls_back_after()? {
+            return None;
         }
-        compactor.set_waiting(self.job, Some(why.to_owned()));
-        Ok(())
+        let permit = compactor.budget.try_take(self.relieves_level_0);
+        if permit.is_none() && !self.was_held {
+            self.was_held = true;
+            compactor.budget.count_held();
+        }
+        permit
+    }
+
+    fn set_waiting(&self, why: &str) {
+        let why = match self.was_held {
+            false => why.to_owned(),
+            true => format!(
+                "{why}; as many jobs run here as compaction.remote.fallback_jobs_max allows"
+            ),
+        };
+        self.compactor.set_waiting(self.job, Some(why));
     }
 
     /// How long to wait for news.
@@ -95,15 +117,17 @@ impl<'a> Away<'a> {
         let left = self.compactor.falls_back_after().zip(self.since);
         let left = left.map(|(after, since)| {
             let away = self.compactor.env.monotonic().saturating_sub(since);
-            after.saturating_sub(away)
+            match self.was_held {
+                false => after.saturating_sub(away),
+                true => HELD_WAIT,
+            }
         });
         left.map_or(WATCH_WAIT, |left| left.min(WATCH_WAIT))
     }
 
     async fn pause(&mut self, error: &Error) {
         debug!(%error, delay = ?self.delay, "waiting");
-        let reason = Some(error.to_string());
-        self.compactor.set_waiting(self.job, reason);
+        self.set_waiting(&error.to_string());
         // Between half of the delay and the whole, so that many engines do not come back at once.
         let jitter = (self.compactor.env.random() % 512) as u32;
         tokio::time::sleep(self.delay / 2 + self.delay * jitter / 1024).await;
