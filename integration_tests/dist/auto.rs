@@ -183,6 +183,11 @@ async fn both_sides_share_a_job_that_neither_does_soon() {
     let mut config = config(&cluster);
     config.memory.memtable_bytes = Bytes::mib(16);
     config.compaction.task_bytes_target = Bytes::mib(2);
+    // Once there is a job, level 0 presses as much as it can: what is done soonest wins.
+    config.compaction.l0_runs_trigger = 2;
+    config.compaction.l0_runs_slowdown = 2;
+    let modes = config.compaction.clone();
+    config.compaction.mode = CompactionMode::Off;
     let engine = Engine::open(config).await.unwrap();
     let table = engine
         .create_table("numbers", numbers_schema())
@@ -196,12 +201,14 @@ async fn both_sides_share_a_job_that_neither_does_soon() {
         table.flush().await.unwrap();
     }
     let before = scan(&table, ScanRequest::all()).await;
+    engine.set_compaction(&modes).await.unwrap();
     table.compact().await.unwrap();
     assert_same(&before, &scan(&table, ScanRequest::all()).await);
     let compaction = engine.stats().compaction;
     let [decided] = &compaction.decisions.recent[..] else {
         panic!("{compaction:#?}");
     };
+    assert_eq!(decided.costs.write_pressure_percent, 100);
     let (decision, all) = (&decided.decision, u64::from(decided.costs.tasks));
     assert_eq!(decision.side, Side::Split, "{decided:#?}");
     let here = u64::from(decision.tasks_local);
