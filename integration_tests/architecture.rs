@@ -54,7 +54,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     // files survive a power cut.
     // `golden` compares with files, in unit tests only.
     // `wal/binding` keeps a file beside the segments that ties them to their root.
-    ("std::fs",         &["bin", "cli", "golden", "wal/local", "wal/replay", "wal/binding", "store/local"]),
+    ("std::fs",         &["bin", "cli", "golden", "wal/local", "wal/replay", "wal/binding", "store/local", "node/memory"]),
 ];
 
 /// `(path, text it may not contain)`: the parts that must stay pure.

@@ -67,6 +67,11 @@ async fn a_fleet_that_is_replaced_under_a_job_repeats_nothing() {
     half_done(&cluster).await;
     for (old, new) in [("node-1", "node-3"), ("node-2", "node-4")] {
         cluster.start_node(new).await;
+        // A meta service that was just restarted has yet to hear of it.
+        eventually("the node is known", async || {
+            cluster.node_states().await.contains_key(old)
+        })
+        .await;
         ask(&cluster, &["drain", old]).await.unwrap();
         let ended = cluster.node_end(old).await;
         assert!(ended.success(), "{old} ended with {ended}");

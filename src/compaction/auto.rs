@@ -33,7 +33,7 @@ use crate::{
     clock::Env,
     config::LocalConfig,
     error::{Error, ErrorKind, Result},
-    types::JobId,
+    types::{Deletion, JobId, TableId},
 };
 
 /// How often the fleet is looked at while jobs run, so that there is room on it as soon as it is back.
@@ -346,6 +346,14 @@ impl Compactor for AutoCompactor {
     fn forget(&self, job: JobId) {
         self.local.forget(job);
         self.remote.forget(job);
+    }
+
+    fn deletes_max(&self) -> usize {
+        self.remote.deletes_max()
+    }
+
+    async fn delete(&self, table: TableId, names: &[String]) -> Vec<Deletion> {
+        self.remote.delete(table, names).await
     }
 
     fn kind(&self) -> &'static str {

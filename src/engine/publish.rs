@@ -45,7 +45,7 @@ fn of_tables(stats: &EngineStats, samples: &mut Samples) {
     );
     let runs = stats.tables.values().map(|table| table.read_runs_max);
     let runs = runs.max().unwrap_or_default();
-    samples.put(metrics::READ_RUNS_MAX, runs as u64);
+    samples.put(metrics::READ_RUNS_MAX, runs);
     samples.put(metrics::DEBT_BYTES, sum(|table| table.debt_bytes));
     let mut waits = BTreeMap::<&str, u64>::new();
     for (reason, count) in stats.tables.values().flat_map(|table| &table.write_waits) {

@@ -220,7 +220,9 @@ async fn lists_are_watched() {
         service.submit(submission("o", 1, 1)),
     );
     submitted.unwrap();
-    assert_eq!(jobs.unwrap().items.len(), 1);
+    let jobs = jobs.unwrap();
+    assert_eq!(jobs.items.len(), 1);
+    assert_ne!(jobs.revision, changed.revision, "not for the wait's end");
     service.close().await.unwrap();
 }
 

@@ -10,7 +10,7 @@ use crate::{
     compaction::{
         Attempt,
         cleanup::clean,
-        remote::{JobBody, JobService, JobStatus},
+        remote::{self, JobBody, JobService, JobStatus},
     },
     config::RemoteConfig,
     node::fake::memory,
@@ -100,6 +100,10 @@ impl JobService for Script {
         self.states.lock().unwrap().remove(&job);
         self.released.lock().unwrap().push(job);
         Ok(())
+    }
+
+    async fn fleet(&self, _needs: &Needs) -> Result<remote::Fleet> {
+        Ok(remote::Fleet::default())
     }
 }
 
