@@ -74,6 +74,8 @@ pub struct JobInfo {
     pub label: String,
     /// When it came, in milliseconds since the Unix epoch.
     pub submitted_ms: u64,
+    /// How long what is left of it takes, if its nodes have nothing else to do; `None` while that is not known.
+    pub done_estimate: Option<Duration>,
     /// Its tasks by index.
     pub tasks: Vec<TaskInfo>,
 }

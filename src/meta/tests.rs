@@ -227,6 +227,39 @@ async fn lists_are_watched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_job_is_estimated_from_what_was_completed() {
+    let service = open(MemoryPlanLog::default()).await;
+    let bytes = 100 << 20;
+    let sized = |number| JobSubmission::sample("o", job(number), 6, bytes);
+    service.submit(sized(1)).await.unwrap();
+    let estimate = async || service.jobs().await.unwrap()[0].done_estimate;
+    assert_eq!(estimate().await, None, "there are no nodes");
+    for _ in 0..6 {
+        let reply = service.poll(node("a", 1), WAIT).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let poll = finished(node("a", 1), &reply.attempts());
+        service
+            .poll(
+                NodePoll {
+                    draining: true,
+                    ..poll
+                },
+                WAIT,
+            )
+            .await
+            .unwrap();
+    }
+    assert_eq!(estimate().await, None, "it is done");
+    service.release(job(1)).await.unwrap();
+    service.submit(sized(2)).await.unwrap();
+    service.poll(node("b", 2), WAIT).await.unwrap();
+    // Six of four seconds, and one for overhead each, two at a time.
+    let done_in = estimate().await.unwrap().as_secs_f64();
+    assert!((12.0..=16.0).contains(&done_in), "{done_in}");
+    service.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn watch_waits_for_a_change() {
     let service = open(MemoryPlanLog::default()).await;
     let error = service.watch(job(1), 0, WAIT).await.unwrap_err();

@@ -156,7 +156,7 @@ pub async fn jobs(options: Listed) -> Result<()> {
 
 fn jobs_table(jobs: &[JobInfo]) -> Table {
     let mut table = new_table([
-        "job", "owner", "what", "class", "queued", "running", "done", "failed", "nodes",
+        "job", "owner", "what", "class", "queued", "running", "done", "failed", "done in", "nodes",
     ]);
     for job in jobs {
         let count = |name: &str| {
@@ -176,6 +176,7 @@ fn jobs_table(jobs: &[JobInfo]) -> Table {
             count("running"),
             count("done"),
             count("failed"),
+            estimate(job).unwrap_or_default(),
             nodes.join(" "),
         ]);
     }
@@ -223,6 +224,12 @@ fn owners_table(owners: &[OwnerInfo]) -> Table {
     table
 }
 
+/// How long it takes, if its nodes have nothing else to do.
+pub fn estimate(job: &JobInfo) -> Option<String> {
+    let estimate = job.done_estimate?;
+    Some(format!("{:.0} s", estimate.as_secs_f64().ceil()))
+}
+
 /// A task's state in one word, and the node that it names.
 fn state(state: &TaskState) -> (&'static str, Option<&str>) {
     match state {
@@ -268,6 +275,7 @@ fn job_json(job: &JobInfo) -> Value {
         "class": job.pressure.class.as_str(),
         "score": job.pressure.score,
         "submitted_ms": job.submitted_ms,
+        "done_estimate_ms": job.done_estimate.map(millis),
         "tasks": job.tasks.iter().map(task_json).collect::<Vec<_>>(),
     })
 }

@@ -25,7 +25,7 @@ use siltstone::{
 };
 
 use crate::{
-    admin::{state_of, task_json},
+    admin::{estimate, state_of, task_json},
     inspect::open_root,
 };
 
@@ -263,6 +263,9 @@ async fn says(client: &AdminClient, job: &JobInfo) -> Result<String> {
     let done = job.count(|state| matches!(state, TaskState::Done { .. }));
     let all = job.tasks.len();
     let mut said = format!("{done} of {all} tasks done, {running} running");
+    if let Some(estimate) = estimate(job) {
+        said += &format!("; done in about {estimate}, if the nodes have nothing else to do");
+    }
     let waiting = job.tasks.iter();
     let mut waiting = waiting.filter(|task| task.state == TaskState::Queued);
     if let Some(first) = waiting.next() {

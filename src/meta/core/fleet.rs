@@ -1,14 +1,11 @@
 //! The nodes that take tasks, counted once a round for everybody who asks; and what engines are told of them.
 
-use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{Core, bytes_of};
+use super::Core;
 use crate::{
     compaction::remote::{self, Needs, NodeFacts},
-    meta::{
-        placement::is_able,
-        state::{Phase, Task},
-    },
+    meta::{placement::is_able, state::Job},
     types::OwnerId,
 };
 
@@ -43,13 +40,10 @@ impl Core {
         let nodes = self.fleet().nodes.into_iter();
         let able: Vec<&NodeFacts> = nodes.filter(|facts| is_able(facts, needs)).collect();
         let slots = able.iter().map(|facts| facts.slots);
-        let tasks = self.state.jobs().flat_map(|(_, job)| job.tasks.values());
-        let is_ahead =
-            |task: &&Task| matches!(task.phase, Phase::Queued { .. } | Phase::Assigned { .. });
         remote::Fleet {
             nodes: u32::try_from(able.len()).unwrap_or(u32::MAX),
             slots: slots.fold(0, u32::saturating_add),
-            bytes_ahead: bytes_of(tasks.filter(is_ahead)),
+            bytes_ahead: self.state.open_bytes(),
         }
     }
 }
@@ -70,5 +64,24 @@ impl Fleet<'_> {
             let able = self.nodes.iter().filter(|facts| is_able(facts, needs));
             u32::try_from(able.count()).unwrap_or(u32::MAX)
         })
+    }
+
+    /// How long `job` takes, if the nodes that can run it have nothing else to do. `None` when nothing of it is
+    /// open, when there are no such nodes, and before enough tasks have been completed.
+    pub(super) fn done_estimate(&self, job: &Job) -> Option<Duration> {
+        let able = self.nodes.iter();
+        let able = able.filter(|facts| is_able(facts, &job.submission.needs));
+        let slots: u64 = able.map(|facts| u64::from(facts.slots)).sum();
+        let now = self.core.now().monotonic;
+        let (mut open, mut work) = (0, Duration::ZERO);
+        for task in job.tasks.values().filter(|task| task.phase.is_open()) {
+            let began = task.holders().iter().map(|holder| holder.lease.began).min();
+            let ran = began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
+            let left = self.core.speed.expected(task.bytes)?.saturating_sub(ran);
+            work = work.saturating_add(left);
+            open += 1;
+        }
+        let at_once = u32::try_from(slots.min(open)).unwrap_or(u32::MAX);
+        work.checked_div(at_once)
     }
 }

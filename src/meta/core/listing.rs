@@ -29,6 +29,7 @@ impl Core {
 
     /// Every job, in the order of submission.
     pub(in crate::meta) fn jobs(&self) -> Vec<JobInfo> {
+        let fleet = self.fleet();
         let mut jobs: Vec<_> = self.state.jobs().collect();
         jobs.sort_by_key(|(_, job)| job.sequence);
         let info = jobs.into_iter().map(|(id, job)| JobInfo {
@@ -38,6 +39,7 @@ impl Core {
             pressure: job.pressure(),
             label: job.submission.label.clone(),
             submitted_ms: job.submitted_ms,
+            done_estimate: fleet.done_estimate(job),
             tasks: job
                 .tasks
                 .iter()

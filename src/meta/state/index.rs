@@ -58,6 +58,8 @@ pub(super) struct Index {
     pub touched: BTreeSet<NodeId>,
     pub jobs: BTreeMap<OwnerId, usize>,
     pub open: usize,
+    /// What the open ones read; each size is what some engine said.
+    pub open_bytes: u128,
     /// What is ready by then is in `queued`.
     woken: Duration,
 }
@@ -98,7 +100,10 @@ impl Index {
     }
 
     pub(super) fn add(&mut self, job: &Job, id: TaskId, task: &Task) {
-        self.open += usize::from(task.phase.is_open());
+        if task.phase.is_open() {
+            self.open += 1;
+            self.open_bytes += u128::from(task.bytes);
+        }
         match &task.phase {
             Phase::Queued { ready_at } => {
                 self.ranked.insert(rank(job, id));
@@ -120,7 +125,10 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, job: &Job, id: TaskId, task: &Task) {
-        self.open -= usize::from(task.phase.is_open());
+        if task.phase.is_open() {
+            self.open -= 1;
+            self.open_bytes -= u128::from(task.bytes);
+        }
         match &task.phase {
             Phase::Queued { ready_at } => {
                 self.ranked.remove(&rank(job, id));

@@ -206,6 +206,11 @@ impl State {
         self.index.open
     }
 
+    /// About how many bytes these read.
+    pub fn open_bytes(&self) -> u64 {
+        u64::try_from(self.index.open_bytes).unwrap_or(u64::MAX)
+    }
+
     /// Tasks that are queued, ready or not.
     pub fn queued_tasks(&self) -> usize {
         self.index.ranked.len()

@@ -99,6 +99,7 @@ impl From<JobInfo> for pb::JobListing {
             table: info.table.to_string(),
             job_class: pb::JobClass::from(info.pressure.class).into(),
             score: info.pressure.score,
+            done_estimate_ms: info.done_estimate.map(millis),
         }
     }
 }
@@ -118,6 +119,7 @@ impl TryFrom<pb::JobListing> for JobInfo {
             owner: OwnerId(listing.owner),
             label: listing.label,
             submitted_ms: listing.submitted_ms,
+            done_estimate: listing.done_estimate_ms.map(Duration::from_millis),
             tasks: list(listing.tasks)?,
         })
     }
