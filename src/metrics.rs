@@ -143,6 +143,9 @@ metrics! {
     NODE_TASKS_STARTED, Counter, Count, "siltstone_node_tasks_started_total", "Tasks started";
     NODE_TASKS_ENDED, Counter, Count, "siltstone_node_tasks_ended_total", "Tasks ended, by outcome";
     NODE_ROWS_MERGED, Counter, Count, "siltstone_node_rows_merged_total", "Rows merged by tasks that have ended";
+    NODE_ROWS_WRITTEN, Counter, Count, "siltstone_node_rows_written_total", "Rows written by tasks that have ended";
+    NODE_BYTES_READ, Counter, Bytes, "siltstone_node_read_bytes_total", "Bytes of inputs read by tasks that have ended";
+    NODE_BYTES_WRITTEN, Counter, Bytes, "siltstone_node_written_bytes_total", "Bytes of the SSTs that such tasks wrote";
     NODE_OBJECTS_DELETED, Counter, Count, "siltstone_node_objects_deleted_total", "Objects deleted by tasks that have ended";
     NODE_DELETE_FAILURES, Counter, Count, "siltstone_node_delete_failures_total", "Objects that such tasks should have deleted, and could not";
     NODE_FOOTERS, Counter, Count, "siltstone_node_footers_total", "Inputs opened by tasks, by whether the footer was in the node's memory: hit, miss";

@@ -127,13 +127,8 @@ async fn services_tell_what_they_did_and_whether_they_are_of_use() {
         table.flush().await.unwrap();
     }
     table.compact().await.unwrap();
-    let tasks: u64 = engine
-        .stats()
-        .compaction
-        .nodes
-        .values()
-        .map(|node| node.tasks)
-        .sum();
+    let compaction = engine.stats().compaction;
+    let tasks: u64 = compaction.nodes.values().map(|node| node.tasks).sum();
     engine.close().await.unwrap();
 
     let told = meta.metrics().await;
@@ -147,6 +142,14 @@ async fn services_tell_what_they_did_and_whether_they_are_of_use() {
     let ended = done["siltstone_node_tasks_ended_total{node=\"n1\",outcome=\"done\"}"];
     assert_eq!(ended, tasks as f64, "{done:#?}");
     assert!(done["siltstone_node_rows_merged_total{node=\"n1\"}"] > 0.0);
+    let of_node = "{node=\"n1\"}";
+    for (counter, of_engine) in [
+        ("read_bytes", compaction.bytes_read()),
+        ("written_bytes", compaction.bytes_written()),
+    ] {
+        let counted = done[&format!("siltstone_node_{counter}_total{of_node}")];
+        assert_eq!(counted, of_engine as f64, "{counter}");
+    }
     let footers = done["siltstone_node_footers_total{node=\"n1\",outcome=\"miss\"}"];
     assert!(footers > 0.0, "{footers}");
     // Each with what it means.

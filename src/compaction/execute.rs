@@ -80,6 +80,9 @@ impl Attempt {
 #[derive(Debug, Default)]
 pub struct Progress {
     rows: AtomicU64,
+    rows_written: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
     deleted: AtomicU64,
     kept: AtomicU64,
 }
@@ -98,6 +101,33 @@ impl Progress {
     /// Counts `rows` more rows as merged.
     pub fn add_rows(&self, rows: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Rows written, in parts that are done, whoever's came first.
+    pub fn rows_written(&self) -> u64 {
+        self.rows_written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read from the store for these.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their outputs.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written.load(Ordering::Relaxed)
+    }
+
+    /// Counts a part as done.
+    pub fn add_part(&self, part: &TaskOutcome) {
+        let bytes = part.outputs.iter().map(|sst| sst.bytes).sum();
+        for (counter, more) in [
+            (&self.rows_written, part.written.rows),
+            (&self.bytes_read, part.bytes_read),
+            (&self.bytes_written, bytes),
+        ] {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
     }
 
     /// Objects deleted so far.

@@ -40,6 +40,12 @@ pub struct NodeStats {
     pub tasks_ended: BTreeMap<&'static str, u64>,
     /// Rows merged by tasks that have ended.
     pub rows_merged: u64,
+    /// Rows that they wrote.
+    pub rows_written: u64,
+    /// Bytes of inputs that they read.
+    pub bytes_read: u64,
+    /// Bytes of the SSTs that they wrote.
+    pub bytes_written: u64,
     /// Objects deleted by tasks that have ended.
     pub objects_deleted: u64,
     /// Objects that such tasks should have deleted, and could not.
@@ -63,6 +69,9 @@ pub(super) struct Counters {
     pub tasks_started: AtomicU64,
     pub tasks_ended: Mutex<BTreeMap<&'static str, u64>>,
     pub rows_merged: AtomicU64,
+    pub rows_written: AtomicU64,
+    pub bytes_read: AtomicU64,
+    pub bytes_written: AtomicU64,
     pub objects_deleted: AtomicU64,
     pub delete_failures: AtomicU64,
     pub polls_failed: AtomicU64,
@@ -77,6 +86,9 @@ impl Counters {
         *ended.entry(outcome).or_default() += 1;
         for (counter, more) in [
             (&self.rows_merged, did.rows()),
+            (&self.rows_written, did.rows_written()),
+            (&self.bytes_read, did.bytes_read()),
+            (&self.bytes_written, did.bytes_written()),
             (&self.objects_deleted, did.objects_deleted()),
             (&self.delete_failures, did.objects_kept()),
         ] {
@@ -137,6 +149,9 @@ impl NodeView {
             tasks_started: load(&counters.tasks_started),
             tasks_ended: ended.expect("no panic under this lock").clone(),
             rows_merged: load(&counters.rows_merged),
+            rows_written: load(&counters.rows_written),
+            bytes_read: load(&counters.bytes_read),
+            bytes_written: load(&counters.bytes_written),
             objects_deleted: load(&counters.objects_deleted),
             delete_failures: load(&counters.delete_failures),
             polls_failed: load(&counters.polls_failed),
@@ -184,6 +199,9 @@ impl NodeView {
         for (metric, value) in [
             (metrics::NODE_TASKS_STARTED, stats.tasks_started),
             (metrics::NODE_ROWS_MERGED, stats.rows_merged),
+            (metrics::NODE_ROWS_WRITTEN, stats.rows_written),
+            (metrics::NODE_BYTES_READ, stats.bytes_read),
+            (metrics::NODE_BYTES_WRITTEN, stats.bytes_written),
             (metrics::NODE_OBJECTS_DELETED, stats.objects_deleted),
             (metrics::NODE_DELETE_FAILURES, stats.delete_failures),
             (metrics::NODE_POLLS_FAILED, stats.polls_failed),

@@ -222,6 +222,7 @@ impl Run {
         handle: &Handle,
     ) -> Result<bool> {
         let token = part.token;
+        self.attempt.progress.add_part(&part);
         let outputs = part.outputs.clone();
         let part = TaskPart::Outcome(part);
         let table = self.job.table;
