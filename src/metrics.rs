@@ -111,6 +111,8 @@ metrics! {
     /// Of a meta service.
     META {
     META_NODES, Gauge, Count, "siltstone_meta_nodes", "Compaction nodes, by state";
+    META_ENGINES, Gauge, Count, "siltstone_meta_engines", "Engines that attend: that are open, and reach the service";
+    META_SSTS_QUARANTINED, Gauge, Count, "siltstone_meta_ssts_quarantined", "SSTs that these leave alone because a job with them failed";
     META_OWNERS, Gauge, Count, "siltstone_meta_owners", "Databases with jobs";
     META_JOBS, Gauge, Count, "siltstone_meta_jobs", "Jobs that engines have submitted and not released";
     META_TASKS, Gauge, Count, "siltstone_meta_tasks", "Tasks of these, by state";

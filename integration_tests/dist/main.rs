@@ -17,6 +17,7 @@ mod import_export;
 mod inspect;
 mod leftovers;
 mod looks;
+mod quarantine;
 mod reader_process;
 mod remote;
 mod steering;

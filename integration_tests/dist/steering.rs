@@ -37,13 +37,13 @@ pub async fn ask(cluster: &Cluster, arguments: &[&str]) -> std::result::Result<S
     }
 }
 
-async fn ask_json(cluster: &Cluster, arguments: &[&str]) -> Value {
+pub async fn ask_json(cluster: &Cluster, arguments: &[&str]) -> Value {
     let said = ask(cluster, &[arguments, &["--json"]].concat()).await;
     serde_json::from_str(&said.unwrap()).unwrap()
 }
 
 /// Asks until `holds` of the answer.
-async fn until(cluster: &Cluster, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
+pub async fn until(cluster: &Cluster, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
     let asked = async {
         loop {
             let answer = ask_json(cluster, arguments).await;

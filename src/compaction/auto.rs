@@ -14,6 +14,7 @@ mod record;
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard},
     task::Poll,
     time::Duration,
@@ -25,7 +26,8 @@ use tracing::{info, warn};
 use self::rate::MeasuredRate;
 pub use self::record::{Decisions, JobDecision};
 use super::{
-    Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, LOCAL_NODE, Share,
+    Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, LOCAL_NODE,
+    QuarantineView, Share,
     cost::{Costs, Decision, Side, SideCosts, SideState, decide},
     remote::{FleetSeen, FleetView, JobService},
 };
@@ -346,6 +348,10 @@ impl Compactor for AutoCompactor {
     fn forget(&self, job: JobId) {
         self.local.forget(job);
         self.remote.forget(job);
+    }
+
+    async fn attend(&self, quarantine: &dyn QuarantineView) -> Infallible {
+        self.remote.attend(quarantine).await
     }
 
     fn deletes_max(&self) -> usize {

@@ -27,6 +27,7 @@ mod plan;
 pub mod planner;
 mod progress;
 pub mod proof;
+mod quarantine;
 pub mod remote;
 mod report;
 pub mod results;
@@ -37,7 +38,7 @@ mod stats;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +52,7 @@ pub use local::{LOCAL_NODE, LocalCompactor};
 pub use outcome::{CompactionOutcome, TaskOutcome, TaskPart, TaskSplit};
 pub use plan::{Limits, Plan, PlanReason, memory_estimate};
 pub use progress::JobProgress;
+pub use quarantine::QuarantineView;
 pub use remote::RemoteCompactor;
 pub use report::CompactionReport;
 pub use scheduler::Scheduler;
@@ -115,6 +117,13 @@ pub trait Compactor: Send + Sync + 'static {
     /// when the future is dropped, some may be deleted, then or later.
     async fn delete(&self, _table: TableId, names: &[String]) -> Vec<Deletion> {
         vec![Deletion::Left(self.kind()); names.len()]
+    }
+
+    /// Looks after an engine's quarantine for as long as the engine has its jobs run here: shows it to whoever looks
+    /// on from elsewhere, and has what they order tried again. Dropped when that ends.
+    async fn attend(&self, quarantine: &dyn QuarantineView) -> Infallible {
+        let _ = quarantine;
+        std::future::pending().await
     }
 
     /// `"local"`, `"remote"` or `"auto"`, for logs and stats.

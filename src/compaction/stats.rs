@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::{CompactionOutcome, Decisions, TaskOutcome};
-use crate::types::NodeId;
+use crate::types::{NodeId, TableId};
 
 /// Compaction since the engine was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -60,6 +60,8 @@ pub struct CompactionStats {
 pub struct QuarantinedSst {
     /// Name of the table.
     pub table: String,
+    /// Its id.
+    pub table_id: TableId,
     /// The SST's id.
     pub sst: String,
     /// Why the last job with it failed.

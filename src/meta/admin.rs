@@ -1,10 +1,13 @@
-//! What operators are shown of nodes, jobs and owners, and what they may wish.
+//! What operators are shown of nodes, jobs, owners and engines, and what they may wish.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::state::{Setting, Target};
 use crate::{
-    compaction::remote::{NodeFacts, Pressure, TaskState},
+    compaction::{
+        QuarantinedSst,
+        remote::{NodeFacts, Pressure, TaskState},
+    },
     types::{JobId, NodeId, OwnerId, TableId},
 };
 
@@ -127,6 +130,40 @@ pub struct OwnerInfo {
     pub oldest_wait: Duration,
     /// Jobs that it should have outstanding at most.
     pub jobs_window: u32,
+    /// Its engines that have attended lately: one, unless several use its name.
+    pub engines: Vec<EngineInfo>,
+}
+
+/// An engine, as meta sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// Tells this opening of the engine from every other.
+    pub session: u64,
+    /// The machine that it runs on.
+    pub host: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it attends: otherwise it has ended, or cannot reach meta.
+    pub attends: bool,
+    /// Time since it last said that it is there.
+    pub silent: Duration,
+    /// Whether others attend under its name: each should have one of its own.
+    pub has_namesakes: bool,
+    /// SSTs that it leaves alone because jobs with them failed.
+    pub quarantined: u64,
+}
+
+/// What an engine leaves alone because jobs with it failed, as meta sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantineInfo {
+    /// Whose they are.
+    pub owner: OwnerId,
+    /// The engine.
+    pub engine: EngineInfo,
+    /// The SSTs.
+    pub ssts: Vec<QuarantinedSst>,
+    /// How many more there are.
+    pub left_out: u64,
 }
 
 /// Why a task is where it is.
@@ -147,6 +184,13 @@ pub enum Wish {
     Retry(Target),
     /// Jobs are to go before all others.
     Raise(Target),
+    /// The engine of an owner is to try again at once what it has in quarantine, of one table or of all.
+    RetryQuarantined {
+        /// The owner.
+        owner: OwnerId,
+        /// The table; `None` for all.
+        table: Option<TableId>,
+    },
     /// Something is set.
     Set(Setting),
 }

@@ -11,6 +11,7 @@
 //! the log is back every lease begins anew.
 
 mod answer;
+mod attend;
 mod explain;
 mod fleet;
 mod hand_out;
@@ -27,8 +28,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::unwatched::Watched;
+use self::{
+    attend::{Attendant, Ordering},
+    unwatched::Watched,
+};
 use super::{
+    engines::{EngineKey, Engines},
     fairness::Fairness,
     hedging::Speed,
     plan_log::{PlanLog, Replay},
@@ -39,9 +44,9 @@ use super::{
 };
 use crate::{
     clock::Env,
-    compaction::remote::{JobStatus, NodePoll, PollReply},
+    compaction::remote::{Attendance, JobStatus, NodePoll, Orders, PollReply},
     error::{Error, Result},
-    types::{JobId, NodeId},
+    types::{JobId, NodeId, OwnerId, TableId},
 };
 
 /// Requests taken in by one round at most.
@@ -62,6 +67,10 @@ pub(super) enum Command {
     Poll(NodePoll, Duration, Answer<PollReply>),
     Watch(Watcher),
     Drain(NodeId, Answer<()>),
+    /// Answered whether the log has anything or not.
+    Attend(Attendance, Duration, Answer<Orders>),
+    /// Answered once the engines have done it.
+    RetryQuarantined(OwnerId, Option<TableId>, Answer<()>),
     /// Answered at once, whether the log has it or not.
     Stats(Answer<MetaStats>),
     Look(Look),
@@ -95,6 +104,10 @@ pub(super) struct Core {
     log: Box<dyn PlanLog>,
     state: State,
     registry: Registry,
+    engines: Engines,
+    attendants: BTreeMap<EngineKey, Attendant>,
+    /// Operators that wait for engines.
+    orderings: Vec<Ordering>,
     fairness: Fairness,
     speed: Speed,
     events: MetaEvents,
@@ -132,6 +145,9 @@ impl Core {
             log,
             state: State::new(limits),
             registry: Registry::default(),
+            engines: Engines::default(),
+            attendants: BTreeMap::new(),
+            orderings: Vec::new(),
             fairness: Fairness::default(),
             speed: Speed::default(),
             events: MetaEvents::default(),
@@ -231,6 +247,12 @@ impl Core {
                 }
                 drop(answer.send(drained));
             }
+            Command::Attend(attendance, wait, answer) => {
+                self.take_attendance(attendance, wait, answer);
+            }
+            Command::RetryQuarantined(owner, table, answer) => {
+                self.take_order(owner, table, answer);
+            }
             Command::Stats(answer) => drop(answer.send(Ok(self.stats()))),
             Command::Look(look) => self.looks.push(look),
         }
@@ -297,6 +319,9 @@ impl Core {
     async fn round(&mut self) -> Result<()> {
         self.polls.retain(|_, waiting| !waiting.answer.is_closed());
         self.watchers.retain(|watcher| !watcher.answer.is_closed());
+        let now = self.now().monotonic;
+        self.revision += u64::from(self.engines.sweep(now, self.limits.lease));
+        self.answer_engines();
         if self.log_away {
             self.look_again = None;
         } else {
@@ -336,7 +361,8 @@ impl Core {
         let retry = (!self.pending.is_empty()).then_some(now + APPEND_RETRY);
         let has_leases = !self.log_away && self.state.open_tasks() > self.state.queued_tasks();
         let lease_end = has_leases.then_some(self.leases_checked_at);
-        let next = [lease_end, self.look_again, retry]
+        let engines = self.next_of_engines();
+        let next = [lease_end, self.look_again, retry, engines]
             .into_iter()
             .flatten()
             .chain(self.polls.values().map(|waiting| waiting.until))

@@ -1,9 +1,10 @@
 //! The meta service: takes jobs from engines, finds nodes, and shares the tasks out among them.
 //!
 //! ```text
-//! engines ──submit, watch, release──┐
+//! engines ──submit, watch, attend───┐
 //! nodes ────poll────────────────────┤► MetaService ► core ► state      what is planned (pure)
-//! operators ─nodes, jobs────────────┘                   ├─ registry   who is there (soft)
+//! operators ─nodes, jobs────────────┘                   ├─ registry   which nodes are there (soft)
+//!                                                       ├─ engines    which engines are, and their quarantine (soft)
 //!                                                       ├─ dispatch   who gets what: fairness, placement (pure)
 //!                                                       └─ plan_log   what must survive
 //! ```
@@ -16,6 +17,7 @@ mod admin;
 mod codec;
 mod core;
 mod dispatch;
+mod engines;
 mod fairness;
 mod hedging;
 mod placement;
@@ -29,7 +31,10 @@ mod stats;
 pub(crate) mod tests;
 mod update;
 
-pub use admin::{Explanation, JobInfo, Listing, NodeInfo, NodeState, OwnerInfo, TaskInfo, Wish};
+pub use admin::{
+    EngineInfo, Explanation, JobInfo, Listing, NodeInfo, NodeState, OwnerInfo, QuarantineInfo,
+    TaskInfo, Wish,
+};
 pub use plan_log::{MemoryPlanLog, ObjectPlanLog, PlanLog, Replay, open_plan_log};
 pub use service::MetaService;
 pub use stats::{MetaEvents, MetaStats};

@@ -18,6 +18,8 @@ pub(super) fn samples(stats: &MetaStats) -> Samples {
         samples.put_by(metric, [("use", "used")], used);
         samples.put_by(metric, [("use", "free")], all.saturating_sub(used));
     }
+    samples.put(metrics::META_ENGINES, stats.engines);
+    samples.put(metrics::META_SSTS_QUARANTINED, stats.ssts_quarantined);
     samples.put(metrics::META_OWNERS, stats.owners);
     samples.put(metrics::META_JOBS, stats.jobs);
     for (state, &tasks) in &stats.tasks {

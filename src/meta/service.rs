@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{
-    admin::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, Wish},
+    admin::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, QuarantineInfo, Wish},
     core::{Answer, Command, Core, Look, Watcher},
     plan_log::PlanLog,
     publish,
@@ -24,7 +24,9 @@ use super::{
 };
 use crate::{
     clock::Env,
-    compaction::remote::{Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, PollReply},
+    compaction::remote::{
+        Attendance, Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, Orders, PollReply,
+    },
     config::MetaConfig,
     error::{Error, ErrorKind, Result},
     metrics::{self, Publisher},
@@ -156,7 +158,7 @@ impl MetaService {
         self.list(seen, wait, Core::jobs).await
     }
 
-    /// The owners that have jobs, or for which something is set, by name.
+    /// The owners that have jobs or an engine, or for which something is set, by name.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -170,6 +172,19 @@ impl MetaService {
     /// `Unavailable`.
     pub async fn watch_owners(&self, seen: u64, wait: Duration) -> Result<Listing<OwnerInfo>> {
         self.list(seen, wait, Core::owners).await
+    }
+
+    /// The engines that leave SSTs alone because jobs with them failed, and these SSTs, by owner. As soon as the revision
+    /// is another than `seen`, or after `wait` as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn watch_quarantine(
+        &self,
+        seen: u64,
+        wait: Duration,
+    ) -> Result<Listing<QuarantineInfo>> {
+        self.list(seen, wait, Core::quarantine).await
     }
 
     /// What it has now, and what has happened since it was opened, in numbers.
@@ -209,9 +224,14 @@ impl MetaService {
     /// Carries out what an operator wishes.
     ///
     /// # Errors
-    /// `NotFound` when there is nothing that it concerns; `Unavailable`.
+    /// `NotFound` when there is nothing that it concerns; `Unavailable`, also when an engine has not done yet what it is
+    /// to do.
     pub async fn steer(&self, wish: Wish) -> Result<()> {
         self.change(match wish {
+            Wish::RetryQuarantined { owner, table } => {
+                let order = |answer| Command::RetryQuarantined(owner, table, answer);
+                return self.call(order).await;
+            }
             Wish::Cancel(target) => Request::Cancel(target),
             Wish::Retry(target) => Request::Retry(target),
             Wish::Raise(target) => Request::Raise(target),
@@ -307,6 +327,11 @@ impl JobService for MetaService {
             })
         })
         .await
+    }
+
+    async fn attend(&self, attendance: Attendance, wait: Duration) -> Result<Orders> {
+        self.call(|answer| Command::Attend(attendance, wait, answer))
+            .await
     }
 
     async fn release(&self, job: JobId) -> Result<()> {

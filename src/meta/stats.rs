@@ -22,6 +22,10 @@ pub struct MetaStats {
     pub memory_bytes: u64,
     /// Of these, those that their tasks may take.
     pub memory_used: u64,
+    /// Engines that attend.
+    pub engines: u64,
+    /// SSTs that they leave alone because jobs with them failed.
+    pub ssts_quarantined: u64,
     /// Owners with jobs.
     pub owners: u64,
     /// Jobs.

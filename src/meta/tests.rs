@@ -17,6 +17,7 @@ use crate::{
     types::JobId,
 };
 
+mod attendance;
 mod broken_nodes;
 mod format;
 mod lifetimes;

@@ -29,7 +29,7 @@ use stats::Counters;
 use crate::{
     clock::Env,
     compaction::remote::{
-        CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply,
+        CAPABILITY, CLEANUP_CAPABILITY, KEEPS_JOBS, NodeFacts, NodePoll, PollReply, host_name,
     },
     config::NodeConfig,
     error::Result,
@@ -153,8 +153,4 @@ impl Node {
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
     }
-}
-
-fn host_name() -> String {
-    gethostname::gethostname().to_string_lossy().into_owned()
 }

@@ -8,12 +8,14 @@ use tonic::transport::Channel;
 use super::{
     MESSAGE_BYTES_MAX,
     channel::Channels,
-    convert::{millis, poll_to_proto},
+    convert::{attendance_to_proto, millis, poll_to_proto},
 };
 use crate::{
-    compaction::remote::{Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, PollReply},
+    compaction::remote::{
+        Attendance, Fleet, JobService, JobStatus, JobSubmission, Needs, NodePoll, Orders, PollReply,
+    },
     error::Result,
-    meta::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, Wish},
+    meta::{Explanation, JobInfo, Listing, NodeInfo, OwnerInfo, QuarantineInfo, Wish},
     node::MetaLink,
     proto::{
         self as pb, admin_client::AdminClient as AdminStub, jobs_client::JobsClient as JobsStub,
@@ -81,6 +83,15 @@ impl JobService for JobsClient {
             Self::client(channel).watch(request).await
         };
         self.channels.call(wait, watch).await?.try_into()
+    }
+
+    async fn attend(&self, attendance: Attendance, wait: Duration) -> Result<Orders> {
+        let request = attendance_to_proto(attendance, wait);
+        let attend = |channel| {
+            let request = request.clone();
+            async move { Self::client(channel).attend(request).await }
+        };
+        self.channels.call(wait, attend).await?.try_into()
     }
 
     async fn release(&self, job: JobId) -> Result<()> {
@@ -177,7 +188,7 @@ impl AdminClient {
         })
     }
 
-    /// The owners that have jobs, or for which something is set, by name.
+    /// The owners that have jobs or an engine, or for which something is set, by name.
     ///
     /// # Errors
     /// `Unavailable`, naming the addresses.
@@ -204,6 +215,29 @@ impl AdminClient {
         })
     }
 
+    /// The engines that leave SSTs alone because jobs with them failed, and these SSTs, by owner. As soon as the revision
+    /// is another than `seen`, or after `wait`, at most 60 s, as it then is.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the addresses.
+    pub async fn watch_quarantine(
+        &self,
+        seen: u64,
+        wait: Duration,
+    ) -> Result<Listing<QuarantineInfo>> {
+        let wait_ms = millis(wait);
+        let list = |channel| async move {
+            let request = pb::ListQuarantineRequest { seen, wait_ms };
+            Self::client(channel).list_quarantine(request).await
+        };
+        let reply = self.channels.call(wait, list).await?;
+        let items = reply.engines.into_iter().map(TryInto::try_into);
+        Ok(Listing {
+            revision: reply.revision,
+            items: items.collect::<Result<_>>()?,
+        })
+    }
+
     /// Why a task is where it is.
     ///
     /// # Errors
@@ -223,7 +257,8 @@ impl AdminClient {
     /// Carries out what an operator wishes.
     ///
     /// # Errors
-    /// `NotFound` when there is nothing that it concerns; `Invalid`; `Unavailable`, naming the addresses.
+    /// `NotFound` when there is nothing that it concerns; `Invalid`; `Unavailable`, naming the addresses, also when an
+    /// engine has not done yet what it is to do.
     pub async fn steer(&self, wish: Wish) -> Result<()> {
         let request = pb::SteerRequest::from(wish);
         let steer = |channel| {

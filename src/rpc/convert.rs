@@ -3,6 +3,9 @@
 //! `compaction::codec`.
 
 mod admin;
+mod attendance;
+
+pub(super) use attendance::attendance_to_proto;
 
 use std::time::Duration;
 

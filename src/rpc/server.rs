@@ -208,6 +208,14 @@ impl Jobs for Surface {
         answer(self.service.watch(job, request.seen, wait).await)
     }
 
+    async fn attend(
+        &self,
+        request: Request<pb::AttendRequest>,
+    ) -> Result<Response<pb::AttendReply>, Status> {
+        let wait = Duration::from_millis(request.get_ref().wait_ms);
+        answer(self.service.attend(checked(request)?, wait).await)
+    }
+
     async fn release(
         &self,
         request: Request<pb::ReleaseRequest>,
@@ -273,6 +281,19 @@ impl Admin for Surface {
         let listed = self.service.watch_owners(request.seen, wait).await;
         answer(listed.map(|listed| pb::ListOwnersReply {
             owners: listed.items.into_iter().map(Into::into).collect(),
+            revision: listed.revision,
+        }))
+    }
+
+    async fn list_quarantine(
+        &self,
+        request: Request<pb::ListQuarantineRequest>,
+    ) -> Result<Response<pb::ListQuarantineReply>, Status> {
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.wait_ms);
+        let listed = self.service.watch_quarantine(request.seen, wait).await;
+        answer(listed.map(|listed| pb::ListQuarantineReply {
+            engines: listed.items.into_iter().map(Into::into).collect(),
             revision: listed.revision,
         }))
     }

@@ -10,7 +10,7 @@ use siltstone::{
     compaction::remote::TaskState,
     config::Bytes,
     error::Result,
-    meta::{JobInfo, Listing, NodeInfo, OwnerInfo, TaskInfo},
+    meta::{EngineInfo, JobInfo, Listing, NodeInfo, OwnerInfo, TaskInfo},
     rpc::AdminClient,
 };
 
@@ -68,8 +68,13 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// A client of the meta service.
+    pub fn client(&self) -> Result<AdminClient> {
+        self.options.client()
+    }
+
     /// Shows what `list` answers, which takes the revision last seen and how long to wait for another.
-    async fn show<T, F>(
+    pub async fn show<T, F>(
         &self,
         list: impl Fn(u64, Duration) -> F,
         json: impl Fn(&T) -> Value,
@@ -203,6 +208,9 @@ fn owners_table(owners: &[OwnerInfo]) -> Table {
         "running",
         "oldest wait",
         "paused",
+        "host",
+        "version",
+        "attends",
     ]);
     for owner in owners {
         let tables = owner.paused_tables.iter();
@@ -219,6 +227,9 @@ fn owners_table(owners: &[OwnerInfo]) -> Table {
                 true => "all of it".to_owned(),
                 false => tables.join(" "),
             },
+            of_engines(owner, |engine| &engine.host),
+            of_engines(owner, |engine| &engine.version),
+            attends(owner),
         ]);
     }
     table
@@ -228,6 +239,28 @@ fn owners_table(owners: &[OwnerInfo]) -> Table {
 pub fn estimate(job: &JobInfo) -> Option<String> {
     let estimate = job.done_estimate?;
     Some(format!("{:.0} s", estimate.as_secs_f64().ceil()))
+}
+
+fn of_engines(owner: &OwnerInfo, word: impl Fn(&EngineInfo) -> &String) -> String {
+    let words: Vec<&str> = owner
+        .engines
+        .iter()
+        .map(|engine| word(engine).as_str())
+        .collect();
+    words.join(", ")
+}
+
+/// Whether an owner's engine attends; of several that they should not have one name.
+fn attends(owner: &OwnerInfo) -> String {
+    let namesakes = owner.engines.iter().filter(|engine| engine.has_namesakes);
+    let silent = owner.engines.iter().map(|engine| engine.silent).min();
+    let attends = owner.engines.iter().any(|engine| engine.attends);
+    match (namesakes.count(), attends, silent) {
+        (0, true, _) => "yes".to_owned(),
+        (0, false, Some(silent)) => format!("not for {:.0} s", silent.as_secs_f64()),
+        (0, false, None) => "no".to_owned(),
+        (engines, ..) => format!("{engines} engines use this name"),
+    }
 }
 
 /// A task's state in one word, and the node that it names.
@@ -292,6 +325,20 @@ fn owner_json(owner: &OwnerInfo) -> Value {
         "queued": owner.queued,
         "running": owner.running,
         "oldest_wait_ms": millis(owner.oldest_wait),
+        "engines": owner.engines.iter().map(engine_json).collect::<Vec<_>>(),
+    })
+}
+
+/// An engine, with all there is to know.
+pub fn engine_json(engine: &EngineInfo) -> Value {
+    json!({
+        "session": engine.session,
+        "host": engine.host,
+        "version": engine.version,
+        "attends": engine.attends,
+        "silent_ms": millis(engine.silent),
+        "has_namesakes": engine.has_namesakes,
+        "quarantined": engine.quarantined,
     })
 }
 

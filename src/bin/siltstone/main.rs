@@ -16,6 +16,7 @@ mod import;
 mod inspect;
 mod parquet_files;
 mod progress;
+mod quarantine;
 mod stats;
 mod steer;
 mod taken_over;
@@ -45,16 +46,18 @@ enum Command {
     Nodes(admin::Listed),
     /// Lists the compaction jobs that a meta service has.
     Jobs(admin::Listed),
-    /// Lists the databases that share a meta service's nodes: weights, queues, pauses.
+    /// Lists the databases that share a meta service's nodes: weights, queues, pauses, engines.
     Owners(admin::Listed),
+    /// Lists the SSTs that engines leave alone because jobs with them failed.
+    Quarantine(admin::Listed),
     /// Says why a table is being compacted, or is not; or why a task waits.
     Explain(explain::Options),
     /// Has a compaction node take no more tasks, and end when those it has have ended.
     Drain(steer::Drain),
     /// Has tasks not be run. Their engines leave the SSTs alone for a while.
     Cancel(steer::Tasks),
-    /// Has tasks that were given up or cancelled tried again.
-    Retry(steer::Tasks),
+    /// Has tasks that were given up or cancelled tried again, or SSTs that are in quarantine.
+    Retry(steer::Retry),
     /// Has the jobs of tasks go before all others.
     Raise(steer::Tasks),
     /// Keeps the tasks of an owner or of a table back; those that run go on.
@@ -102,6 +105,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Nodes(options) => admin::nodes(options).await,
         Command::Jobs(options) => admin::jobs(options).await,
         Command::Owners(options) => admin::owners(options).await,
+        Command::Quarantine(options) => quarantine::run(options).await,
         Command::Explain(options) => explain::run(options).await,
         Command::Drain(options) => steer::drain(options).await,
         Command::Cancel(options) => steer::cancel(options).await,

@@ -3,7 +3,7 @@
 
 use clap::{ArgGroup, Args};
 use siltstone::{
-    error::Result,
+    error::{Error, Result},
     meta::{
         Wish,
         state::{Setting, Target},
@@ -24,6 +24,30 @@ pub struct Tasks {
     task: Option<TaskId>,
     /// All tasks of a job.
     #[arg(long, value_name = "ID", group = "target")]
+    job: Option<JobId>,
+    /// All tasks of a table, by its id.
+    #[arg(long, value_name = "ID", group = "target")]
+    table: Option<TableId>,
+    /// All tasks of an owner.
+    #[arg(long, value_name = "NAME", group = "target")]
+    owner: Option<OwnerId>,
+}
+
+/// What is to be tried again.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("target").required(true).multiple(true))]
+pub struct Retry {
+    #[command(flatten)]
+    service: Service,
+    /// SSTs that engines leave alone because jobs with them failed, instead of tasks: all of an owner, or those of
+    /// one of its tables.
+    #[arg(long, requires = "owner", conflicts_with_all = ["task", "job"])]
+    quarantine: bool,
+    /// One task.
+    #[arg(long, value_name = "ID", group = "target", conflicts_with_all = ["job", "table", "owner"])]
+    task: Option<TaskId>,
+    /// All tasks of a job.
+    #[arg(long, value_name = "ID", group = "target", conflicts_with_all = ["table", "owner"])]
     job: Option<JobId>,
     /// All tasks of a table, by its id.
     #[arg(long, value_name = "ID", group = "target")]
@@ -91,12 +115,29 @@ pub async fn cancel(tasks: Tasks) -> Result<()> {
     tasks.steer(Wish::Cancel).await
 }
 
-/// Has tasks that were given up or cancelled tried again.
+/// Has tasks that were given up or cancelled tried again, or what is in quarantine.
 ///
 /// # Errors
-/// As for [`cancel`].
-pub async fn retry(tasks: Tasks) -> Result<()> {
-    tasks.steer(Wish::Retry).await
+/// As for [`cancel`]; `Unavailable` also when an engine does not answer.
+pub async fn retry(retry: Retry) -> Result<()> {
+    let client = retry.service.client()?;
+    if let (true, Some(owner)) = (retry.quarantine, retry.owner.clone()) {
+        let table = retry.table;
+        return client.steer(Wish::RetryQuarantined { owner, table }).await;
+    }
+    if retry.table.is_some() && retry.owner.is_some() {
+        return Err(Error::invalid(
+            "--table and --owner go together with --quarantine only",
+        ));
+    }
+    let tasks = Tasks {
+        service: retry.service,
+        task: retry.task,
+        job: retry.job,
+        table: retry.table,
+        owner: retry.owner,
+    };
+    client.steer(Wish::Retry(tasks.target())).await
 }
 
 /// Has the jobs of tasks go before all others.

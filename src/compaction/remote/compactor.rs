@@ -10,12 +10,14 @@
 //! `Unavailable` is waited out for ever, by meta as by the store; only a configured fallback ends that,
 //! and is counted.
 
+mod attend;
 mod away;
 mod budget;
 mod cleaner;
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -37,7 +39,7 @@ use crate::{
     clock::Env,
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, JobProgress,
-        Share, bisect::bisect_rest, results,
+        QuarantineView, Share, bisect::bisect_rest, results,
     },
     config::{Fallback, RemoteConfig},
     error::{Error, ErrorKind, Result},
@@ -416,6 +418,10 @@ impl Compactor for RemoteCompactor {
 
     async fn delete(&self, table: TableId, names: &[String]) -> Vec<Deletion> {
         self.delete_by_nodes(table, names).await
+    }
+
+    async fn attend(&self, quarantine: &dyn QuarantineView) -> Infallible {
+        self.attend_for(quarantine).await
     }
 
     fn kind(&self) -> &'static str {

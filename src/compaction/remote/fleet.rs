@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Fleet, JobService, JobStatus, JobSubmission, Needs, TaskState};
+use super::{Attendance, Fleet, JobService, JobStatus, JobSubmission, Needs, Orders, TaskState};
 use crate::{
     clock::Env,
     config::RemoteConfig,
@@ -183,6 +183,10 @@ impl JobService for FleetView {
             Err(error) => self.heard(error),
         }
         watched
+    }
+
+    async fn attend(&self, attendance: Attendance, wait: Duration) -> Result<Orders> {
+        self.service.attend(attendance, wait).await
     }
 
     async fn release(&self, job: JobId) -> Result<()> {

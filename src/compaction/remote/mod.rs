@@ -3,6 +3,7 @@
 //! directly. [`NodePoll`] and [`PollReply`] are the one exchange between a node and meta.
 //! [`RemoteCompactor`] is the engine's end of it.
 
+mod attendance;
 mod body;
 mod compactor;
 mod fleet;
@@ -11,6 +12,8 @@ mod submission;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attendance::host_name;
+pub use attendance::{Attendance, Orders, QUARANTINE_LISTED_MAX, RetryOrder};
 pub use body::JobBody;
 pub use compactor::{Fallbacks, RemoteCompactor};
 pub use fleet::{FleetSeen, FleetView};
@@ -104,6 +107,14 @@ pub trait JobService: Send + Sync + 'static {
     /// # Errors
     /// `NotFound` when meta does not know the job: submit it again. `Unavailable`.
     async fn watch(&self, job: JobId, seen: u64, wait: Duration) -> Result<JobStatus>;
+
+    /// Says that an engine is there, and what it has in quarantine; answered as soon as there is something to say, or
+    /// after `wait`, which meta may shorten. A newer call of the same session ends an older one. May be dropped at any
+    /// time; what its answer would have said is said again.
+    ///
+    /// # Errors
+    /// `Conflict` when a newer call has come; `Invalid`; `Unavailable`.
+    async fn attend(&self, attendance: Attendance, wait: Duration) -> Result<Orders>;
 
     /// Forgets a job that was committed or given up; its running tasks are stopped. Idempotent.
     async fn release(&self, job: JobId) -> Result<()>;

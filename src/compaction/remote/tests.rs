@@ -1,5 +1,7 @@
 //! The remote compactor against a scripted meta service, in paused time.
 
+mod attending;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -13,8 +15,8 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
 use super::{
-    Fleet, FleetSeen, FleetView, JobService, JobStatus, JobSubmission, Needs, RemoteCompactor,
-    TaskState, TaskSubmission,
+    Attendance, Fleet, FleetSeen, FleetView, JobService, JobStatus, JobSubmission, Needs, Orders,
+    RemoteCompactor, TaskState, TaskSubmission,
 };
 use crate::{
     clock::{Env, ManualClock},
@@ -63,6 +65,10 @@ impl JobService for Script {
             revision: 1,
             tasks: state.into_iter().map(|state| (0, state)).collect(),
         })
+    }
+
+    async fn attend(&self, _attendance: Attendance, _wait: Duration) -> Result<Orders> {
+        std::future::pending().await
     }
 
     async fn release(&self, job: JobId) -> Result<()> {
@@ -221,6 +227,10 @@ impl JobService for Executing {
             revision: states.len() as u64,
             tasks: states.into_iter().collect(),
         })
+    }
+
+    async fn attend(&self, _attendance: Attendance, _wait: Duration) -> Result<Orders> {
+        std::future::pending().await
     }
 
     async fn release(&self, _job: JobId) -> Result<()> {

@@ -12,6 +12,7 @@
 //! store but the jobs themselves. When there is nothing to do, the scheduler sleeps until something happens
 //! or becomes due; tables at rest cost nothing.
 
+mod attend;
 mod manual;
 mod quarantine;
 mod run;
@@ -76,10 +77,12 @@ struct Inner {
     /// Counts the jobs started.
     turn: AtomicU64,
     wake: Notify,
-    /// Ticks whenever a job ends.
+    /// Ticks whenever a job ends, or what is left alone changes.
     ended: watch::Sender<u64>,
     cancel: CancellationToken,
     tracker: TaskTracker,
+    /// Tells this opening of the engine from every other.
+    session: u64,
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -99,6 +102,8 @@ impl Scheduler {
         automatic: bool,
         cancel: CancellationToken,
     ) -> Self {
+        // Led by the time, so that a later one has a greater one.
+        let session = (env.unix_ms() << 16) | (env.random() & 0xffff) as u64;
         Self {
             inner: Arc::new(Inner {
                 store,
@@ -114,6 +119,7 @@ impl Scheduler {
                 ended: watch::Sender::new(0),
                 cancel,
                 tracker: TaskTracker::new(),
+                session,
             }),
         }
     }
@@ -160,6 +166,7 @@ impl Scheduler {
     pub fn remove_table(&self, table: TableId) {
         if let Some(table) = lock(&self.inner.tables).remove(&table) {
             table.cancel.cancel();
+            self.inner.tick();
         }
     }
 
@@ -168,8 +175,12 @@ impl Scheduler {
         self.inner.wake.notify_one();
     }
 
-    /// Starts jobs until [`Scheduler::stop`].
+    /// Starts jobs until [`Scheduler::stop`]. Meanwhile the compactor looks after the quarantine.
     pub async fn run(&self) {
+        tokio::join!(self.start_jobs(), self.attend());
+    }
+
+    async fn start_jobs(&self) {
         while !self.inner.cancel.is_cancelled() {
             self.inner.schedule();
             tokio::select! {
@@ -205,9 +216,7 @@ impl Scheduler {
     pub fn retry_quarantined(&self, table: TableId) -> Result<u64> {
         let table = lock(&self.inner.tables).get(&table).cloned();
         let table = table.ok_or_else(|| Error::not_found("the table is gone"))?;
-        let released = table.quarantine.release(self.inner.env.monotonic());
-        self.wake();
-        Ok(released)
+        Ok(self.inner.release(&[table]))
     }
 
     /// How many level-0 SSTs of `table` are merged a second, lately; `None` while that is not known.
@@ -254,12 +263,7 @@ impl Scheduler {
         stats.fallbacks_held = compactor.fallbacks_held();
         stats.decisions = compactor.decisions();
         stats.waiting = compactor.waiting();
-        let now = self.inner.env.monotonic();
-        let tables = lock(&self.inner.tables);
-        let held = tables
-            .values()
-            .flat_map(|table| table.quarantine.list(&table.name, now));
-        stats.quarantine = held.collect();
+        stats.quarantine = self.inner.quarantine();
         stats.ssts_quarantined = stats.quarantine.len() as u64;
         stats.jobs_running = self.inner.tracker.len() as u64;
         stats
@@ -390,7 +394,7 @@ impl Inner {
         tokio::spawn(async move {
             // A job that panics ends too; what it recorded is adopted.
             let _ = AssertUnwindSafe(tracked).catch_unwind().await;
-            inner.ended.send_modify(|ended| *ended += 1);
+            inner.tick();
             inner.wake.notify_one();
         });
     }

@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Env, compaction::QuarantinedSst, types::SstId};
+use crate::{
+    clock::Env,
+    compaction::QuarantinedSst,
+    types::{SstId, TableId},
+};
 
 const PAUSE_MIN: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
@@ -80,12 +84,13 @@ impl Quarantine {
         released
     }
 
-    /// The inputs that are left alone at `now`, those of the table called `table`, and why.
-    pub(super) fn list(&self, table: &str, now: Duration) -> Vec<QuarantinedSst> {
+    /// The inputs that are left alone at `now`, those of `table`, by name and id, and why.
+    pub(super) fn list(&self, table: (&str, TableId), now: Duration) -> Vec<QuarantinedSst> {
         let state = self.lock();
         let held = state.entries.iter().filter(|(_, entry)| entry.until > now);
         let listed = held.map(|(sst, entry)| QuarantinedSst {
-            table: table.to_owned(),
+            table: table.0.to_owned(),
+            table_id: table.1,
             sst: sst.to_string(),
             reason: entry.reason.to_string(),
             failures: entry.failures,
@@ -136,12 +141,14 @@ mod tests {
         clock.advance(Duration::from_secs(10));
         quarantine.add(&[other], "it is gone", &env);
         let now = env.monotonic();
-        let listed = quarantine.list("events", now);
+        let table = ("events", TableId::from_parts(1, 1));
+        let listed = quarantine.list(table, now);
         assert_eq!(listed.len(), 2);
         assert_eq!(
             listed[0],
             QuarantinedSst {
                 table: "events".into(),
+                table_id: table.1,
                 sst: sst.to_string(),
                 reason: "it is torn".into(),
                 failures: 1,
@@ -153,12 +160,12 @@ mod tests {
         assert_eq!(quarantine.release(now), 2);
         assert!(quarantine.held(now).is_empty() && quarantine.changes() > changes);
         assert_eq!(
-            (quarantine.release(now), quarantine.list("events", now)),
+            (quarantine.release(now), quarantine.list(table, now)),
             (0, vec![])
         );
         // It fails again, for another reason.
         quarantine.add(&[sst], "it is gone", &env);
-        let listed = quarantine.list("events", now);
+        let listed = quarantine.list(table, now);
         assert_eq!((listed[0].failures, listed[0].since_ms), (2, 1_000_000));
         assert_eq!(
             (&*listed[0].reason, listed[0].retry_in_ms),

@@ -49,7 +49,7 @@ impl Core {
         info.collect()
     }
 
-    /// Every owner that has jobs, or for which something is set.
+    /// Every owner that has jobs or an engine, or for which something is set.
     pub(in crate::meta) fn owners(&self) -> Vec<OwnerInfo> {
         let (settings, now_ms) = (self.state.settings(), self.now().unix_ms);
         let fleet = self.fleet();
@@ -65,9 +65,12 @@ impl Core {
             running: 0,
             oldest_wait: Duration::ZERO,
             jobs_window: fleet.window(owner),
+            engines: Vec::new(),
         };
+        let with_engines = self.engines.iter().map(|((owner, _), _)| owner);
         let mut owners: BTreeMap<&OwnerId, OwnerInfo> = set
             .chain(with_jobs)
+            .chain(with_engines)
             .map(|owner| (owner, new(owner)))
             .collect();
         for (_, job) in self.state.jobs() {
@@ -89,6 +92,11 @@ impl Core {
                 info.oldest_wait = info.oldest_wait.max(wait);
             }
         }
+        for (owner, engine) in self.engine_infos() {
+            if let Some(info) = owners.get_mut(owner) {
+                info.engines.push(engine);
+            }
+        }
         owners.into_values().collect()
     }
 }
@@ -107,6 +115,11 @@ impl Core {
         for (_, node) in self.registry.iter() {
             let state = node.state(now.monotonic, self.limits.lease);
             *stats.nodes.entry(state.as_str()).or_default() += 1;
+        }
+        for (_, engine) in self.engines.iter().filter(|(_, engine)| engine.attends) {
+            stats.engines += 1;
+            let held = engine.attendance.quarantined();
+            stats.ssts_quarantined = stats.ssts_quarantined.saturating_add(held);
         }
         for (id, node) in self.takers(now) {
             stats.slots += u64::from(node.facts.slots);

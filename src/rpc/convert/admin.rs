@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{all, list, millis, required};
+use super::{
+    all,
+    attendance::{table_or_all, text_of},
+    list, millis, required,
+};
 use crate::{
     compaction::remote::Pressure,
     error::{Error, Result},
@@ -138,6 +142,7 @@ impl From<OwnerInfo> for pb::OwnerListing {
             running: info.running as u32,
             oldest_wait_ms: millis(info.oldest_wait),
             jobs_window: info.jobs_window,
+            engines: all(info.engines),
         }
     }
 }
@@ -157,6 +162,7 @@ impl TryFrom<pb::OwnerListing> for OwnerInfo {
             running: listing.running as usize,
             oldest_wait: Duration::from_millis(listing.oldest_wait_ms),
             jobs_window: listing.jobs_window,
+            engines: listing.engines.into_iter().map(Into::into).collect(),
         })
     }
 }
@@ -221,6 +227,12 @@ impl From<Wish> for pb::SteerRequest {
             Wish::Cancel(target) => What::Cancel(target.into()),
             Wish::Retry(target) => What::Retry(target.into()),
             Wish::Raise(target) => What::Raise(target.into()),
+            Wish::RetryQuarantined { owner, table } => {
+                What::RetryQuarantined(pb::RetryQuarantined {
+                    owner: owner.0,
+                    table: text_of(table),
+                })
+            }
             Wish::Set(Setting::Weight(owner, weight)) => What::Weight(pb::SetWeight {
                 owner: owner.0,
                 weight,
@@ -243,6 +255,10 @@ impl TryFrom<pb::SteerRequest> for Wish {
             What::Cancel(target) => Self::Cancel(target.try_into()?),
             What::Retry(target) => Self::Retry(target.try_into()?),
             What::Raise(target) => Self::Raise(target.try_into()?),
+            What::RetryQuarantined(retry) => Self::RetryQuarantined {
+                owner: OwnerId(retry.owner),
+                table: table_or_all(&retry.table)?,
+            },
             What::Weight(set) => {
                 if set.weight == 0 || set.weight > crate::meta::state::Settings::WEIGHT_MAX {
                     let weight = set.weight;

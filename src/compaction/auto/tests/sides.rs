@@ -15,7 +15,7 @@ use crate::{
     compaction::{
         Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Share,
         TaskOutcome,
-        remote::{Fleet, JobService, JobStatus, JobSubmission, Needs},
+        remote::{Attendance, Fleet, JobService, JobStatus, JobSubmission, Needs, Orders},
     },
     error::{Error, Result},
     types::{JobId, NodeId, RowSum, Token},
@@ -143,6 +143,10 @@ impl JobService for Meta {
 
     async fn watch(&self, job: JobId, _seen: u64, _wait: Duration) -> Result<JobStatus> {
         Err(Error::not_found(job.to_string()))
+    }
+
+    async fn attend(&self, _attendance: Attendance, _wait: Duration) -> Result<Orders> {
+        std::future::pending().await
     }
 
     async fn release(&self, job: JobId) -> Result<()> {

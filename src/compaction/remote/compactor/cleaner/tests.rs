@@ -96,6 +96,14 @@ impl JobService for Script {
         })
     }
 
+    async fn attend(
+        &self,
+        _attendance: remote::Attendance,
+        _wait: Duration,
+    ) -> Result<remote::Orders> {
+        std::future::pending().await
+    }
+
     async fn release(&self, job: JobId) -> Result<()> {
         self.states.lock().unwrap().remove(&job);
         self.released.lock().unwrap().push(job);
