@@ -330,9 +330,12 @@ impl Inner {
         let config = PlannerConfig::from(&self.config);
         let is_automatic = self.automatic.load(Ordering::Relaxed);
         let is_busy = |table: &Arc<TableJobs>| {
-            !table.claims.is_empty()
+            // A job that starts or ends meanwhile would hide from the plan what it has claimed.
+            let changes = table.claims.changes();
+            (is_automatic && !table.planned(&config, &self.env).plans.is_empty())
+                || !table.claims.is_empty()
                 || !table.manifest.version().jobs.is_empty()
-                || (is_automatic && !table.planned(&config, &self.env).plans.is_empty())
+                || table.claims.changes() != changes
         };
         self.tracker.is_empty() && !tables.iter().any(is_busy)
     }
