@@ -9,7 +9,7 @@ use super::Kept;
 /// What a sweep came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Swept {
-    /// Objects deleted, by [reason](Deleted::as_str).
+    /// Objects deleted, by [reason](super::Deleted::as_str).
     pub deleted: BTreeMap<&'static str, u64>,
     /// Objects kept, by [reason](Kept::as_str).
     pub kept: BTreeMap<&'static str, u64>,
