@@ -198,12 +198,9 @@ impl RemoteCompactor {
         index: u32,
         away: &mut Away<'_>,
     ) -> Result<()> {
-        let read = async || {
-            let mut more = found.clone();
-            results::extend(&self.store, &mut more, index).await?;
-            Ok(more)
-        };
-        *found = away.wait_out(read).await?;
+        *found = away
+            .wait_out(|| extended(&self.store, found, index))
+            .await?;
         if found.is_missing(index) {
             let task = found.job().task_id(index);
             return Err(Error::internal(format!(
@@ -298,7 +295,14 @@ impl RemoteCompactor {
                     is_split |= self.cut_slow(found, index, away).await?;
                 }
                 TaskState::Cancelled { reason } if found.is_missing(index) => {
-                    return Err(Error::conflict(reason));
+                    // Another engine that has not noticed yet that this one took over may have cut it.
+                    *found = away
+                        .wait_out(|| extended(&self.store, found, index))
+                        .await?;
+                    if found.is_missing(index) {
+                        return Err(Error::conflict(reason));
+                    }
+                    is_split = true;
                 }
                 _ => {}
             }
@@ -443,6 +447,13 @@ impl Compactor for RemoteCompactor {
     fn fallbacks_held(&self) -> u64 {
         self.budget.held()
     }
+}
+
+/// What is known of a job, with what the store has of the task at `index` by now.
+async fn extended(store: &Store, found: &JobProgress, index: u32) -> Result<JobProgress> {
+    let mut more = found.clone();
+    results::extend(store, &mut more, index).await?;
+    Ok(more)
 }
 
 /// Counts a job as outstanding while it lives.

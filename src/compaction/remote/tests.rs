@@ -165,6 +165,21 @@ async fn failed_job_is_released_and_a_cancelled_one_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn task_that_is_cancelled_because_its_result_is_there_is_no_failure() {
+    let (script, store, job) = (Arc::new(Script::default()), memory(), job(1, 1));
+    let compactor = compactor(&script, &store);
+    let compact = compactor.compact(job.clone(), CompactionContext::default());
+    let (outcome, ()) = tokio::join!(compact, async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        write_results(&store, &job).await;
+        *script.state.lock().unwrap() = Some(TaskState::Cancelled {
+            reason: "another engine has its result".into(),
+        });
+    });
+    assert_eq!(outcome.unwrap().parts.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn reason_for_waiting_goes_with_its_cause() {
     let (store, faults) = memory().with_faults();
     let (script, job) = (Arc::new(Script::default()), job(1, 1));
