@@ -222,6 +222,22 @@ impl Env {
 }
 
 #[cfg(test)]
+impl Env {
+    /// An environment whose clock follows tokio's, which tests pause, in steps of `tick`.
+    pub(crate) fn following_tokio(tick: Duration) -> Self {
+        let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
+        let env = Self::seeded(clock.clone(), 7);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(tick).await;
+                clock.advance(tick);
+            }
+        });
+        env
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -102,6 +102,14 @@ impl Cluster {
         ended.expect("the node ends in time").unwrap()
     }
 
+    /// Asks a node to end, as a supervisor does.
+    pub async fn terminate_node(&self, id: &str) {
+        let process = self.nodes[id].id().expect("a running node").to_string();
+        let mut kill = Command::new("kill");
+        let killed = kill.args(["-TERM", &process]).status().await;
+        assert!(killed.unwrap().success());
+    }
+
     /// `kill -9` of the meta service.
     pub async fn kill_meta(&mut self) {
         self.meta.kill().await.unwrap();

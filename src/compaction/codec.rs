@@ -194,6 +194,7 @@ mod tests {
     use super::*;
     use crate::{
         error::ErrorKind,
+        node::fake::job,
         types::{JobId, Key, KeyRange, Seq, SstId, Window},
     };
 
@@ -276,6 +277,41 @@ mod tests {
             let golden = crate::golden::check(name, &part.encode());
             assert_eq!(TaskPart::decode("golden", &golden).unwrap(), part);
         }
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_refused() {
+        let job = job(1, 2);
+        let known = encode_job(&job);
+        assert_eq!(decode_job(known.clone()).unwrap(), *job);
+        // Field 1,000, of length 3; and the same deep inside, in the schema, as a newer version would write it.
+        let unknown = [0xc2, 0x3e, 3, 1, 2, 3];
+        let outside: Bytes = [&known[..], &unknown].concat().into();
+        let mut message: pb::CompactionJob = pb::decode(known, "job").unwrap();
+        message.schema = None;
+        let schema = [
+            pb::encode(&pb::TableSchema::from(&job.schema)),
+            unknown.to_vec().into(),
+        ]
+        .concat();
+        let rest = pb::encode(&message);
+        let inside = [&rest[..], &[0x22], &length(schema.len()), &schema]
+            .concat()
+            .into();
+        for newer in [outside, inside] {
+            let error = decode_job(newer).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(
+                error.message().contains("a newer one has written it"),
+                "{error}"
+            );
+        }
+    }
+
+    fn length(bytes: usize) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        prost::encoding::encode_varint(bytes as u64, &mut encoded);
+        encoded
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! For tests: jobs over real SSTs of a small table, and what must come out of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arrow::{
     array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt8Array, UInt64Array},
@@ -209,4 +209,15 @@ pub(crate) fn table() -> TableId {
 pub(crate) fn only_task(job: &CompactionJob) -> Task {
     assert_eq!(job.tasks.len(), 1);
     job.task(0).unwrap()
+}
+
+/// Waits until `holds`.
+pub(crate) async fn until(holds: impl Fn() -> bool) {
+    let waited = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
+    waited.expect("a minute was not enough");
 }

@@ -26,21 +26,12 @@ mod outages;
 const WAIT: Duration = Duration::from_secs(3);
 
 /// An environment whose clock follows tokio's paused one.
-pub(crate) fn env() -> (Env, JoinHandle<()>) {
-    let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
-    let env = Env::seeded(clock.clone(), 7);
-    let tick = Duration::from_millis(10);
-    let follow = async move {
-        loop {
-            tokio::time::sleep(tick).await;
-            clock.advance(tick);
-        }
-    };
-    (env, tokio::spawn(follow))
+pub(crate) fn env() -> Env {
+    Env::following_tokio(Duration::from_millis(10))
 }
 
 async fn open(log: impl PlanLog) -> Arc<MetaService> {
-    let service = MetaService::open(MetaConfig::default(), Box::new(log), env().0).await;
+    let service = MetaService::open(MetaConfig::default(), Box::new(log), env()).await;
     service.unwrap()
 }
 

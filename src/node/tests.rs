@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{MetaLink, Node, NodeView, TaskRunner, fake::job};
 use crate::{
-    clock::{Env, ManualClock},
+    clock::Env,
     compaction::{
         Attempt, CompactionJob, Task,
         cleanup::CleanupJob,
@@ -26,16 +26,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(10);
 
 fn env() -> Env {
-    let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
-    let env = Env::seeded(clock.clone(), 7);
-    let tick = Duration::from_millis(10);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(tick).await;
-            clock.advance(tick);
-        }
-    });
-    env
+    Env::following_tokio(Duration::from_millis(10))
 }
 
 /// What each task of the job does, by index.

@@ -31,13 +31,23 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// The message in `bytes`; `what` names them in the error.
+/// The message in `bytes`, which [`encode`] has made; `what` names them in the error. What a newer version has put
+/// there must not be dropped: with fields that are not known, the bytes are more than the message takes.
 ///
 /// # Errors
-/// `Corrupt`, naming `what`.
+/// `Corrupt`, naming `what`: damaged, or with fields that are not known.
 pub(crate) fn decode<M: Message + Default>(bytes: Bytes, what: &str) -> Result<M> {
-    M::decode(bytes)
-        .map_err(|error| Error::corrupt(format!("{what} does not decode")).with_source(error))
+    let length = bytes.len();
+    let decoded = M::decode(bytes);
+    let message = decoded
+        .map_err(|error| Error::corrupt(format!("{what} does not decode")).with_source(error))?;
+    let known = message.encoded_len();
+    if known != length {
+        return Err(Error::corrupt(format!(
+            "{what} has {length} bytes, of which this siltstone knows {known}: a newer one has written it"
+        )));
+    }
+    Ok(message)
 }
 
 /// A field that must be there.

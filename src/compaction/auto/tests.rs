@@ -15,7 +15,7 @@ use crate::{
         proof,
         remote::Fleet,
         results,
-        tests::Bench,
+        tests::{Bench, until},
     },
     config::{CompactionConfig, Millis, RemoteConfig},
     types::SstMeta,
@@ -107,16 +107,6 @@ impl Fixture {
     fn set_fleet(&self, fleet: Option<Fleet>) {
         *self.meta.fleet.lock().unwrap() = fleet;
     }
-}
-
-async fn until(holds: impl Fn() -> bool) {
-    let waited = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
-    waited.expect("a minute was not enough");
 }
 
 #[tokio::test]

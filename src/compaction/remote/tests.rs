@@ -22,7 +22,8 @@ use crate::{
     clock::{Env, ManualClock},
     compaction::{
         Attempt, Capacity, CompactionContext, CompactionJob, CompactionOutcome, Compactor, Task,
-        execute, proof, tests::Bench,
+        execute, proof,
+        tests::{Bench, until},
     },
     config::{Fallback, Millis, RemoteConfig},
     error::{Error, ErrorKind, Result},
@@ -415,16 +416,6 @@ async fn no_more_jobs_fall_back_at_once_than_may_and_the_others_wait_for_the_fle
     );
     here.0.add_permits(1);
     second.await.unwrap().unwrap();
-}
-
-async fn until(holds: impl Fn() -> bool) {
-    let waited = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
-    waited.expect("a minute was not enough");
 }
 
 #[tokio::test]

@@ -31,6 +31,9 @@ impl Core {
     }
 
     fn answer_watchers(&mut self) {
+        if self.watchers.is_empty() {
+            return;
+        }
         let now = self.now().monotonic;
         let watchers = std::mem::take(&mut self.watchers);
         let mut waiting = Vec::new();

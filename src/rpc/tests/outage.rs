@@ -6,7 +6,7 @@ use futures::future::join_all;
 
 use super::{node, until};
 use crate::{
-    clock::{Env, ManualClock},
+    clock::Env,
     compaction::{CompactionContext, Compactor, RemoteCompactor},
     config::{MetaConfig, RemoteConfig},
     meta::{MemoryPlanLog, MetaService},
@@ -26,15 +26,7 @@ async fn an_hour_without_the_store_excludes_no_job() {
 }
 
 async fn without_the_store(nodes: usize) {
-    let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
-    let follows = clock.clone();
-    let follow = tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(TICK).await;
-            follows.advance(TICK);
-        }
-    });
-    let env = Env::seeded(clock, 7);
+    let env = Env::following_tokio(TICK);
     let log = Box::new(MemoryPlanLog::default());
     let service = MetaService::open(MetaConfig::default(), log, env.clone()).await;
     let service = service.unwrap();
@@ -69,6 +61,5 @@ async fn without_the_store(nodes: usize) {
     }
     let events = service.stats().await.unwrap().events;
     assert!(events.tasks_failed.is_empty(), "{events:?}");
-    follow.abort();
     service.close().await.unwrap();
 }

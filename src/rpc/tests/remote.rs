@@ -213,7 +213,7 @@ async fn outage_is_waited_out_or_falls_back_and_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_task_stops_within_a_second() {
-    let (log, (env, _clock)) = (Box::new(MemoryPlanLog::default()), env());
+    let (log, env) = (Box::new(MemoryPlanLog::default()), env());
     let service = MetaService::open(MetaConfig::default(), log, env).await;
     let f = fixture_of(service.unwrap(), &[0]);
     let _node = f.node("a");

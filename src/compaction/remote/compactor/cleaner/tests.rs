@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    clock::{Env, ManualClock},
+    clock::Env,
     compaction::{
         Attempt,
         cleanup::clean,
@@ -132,16 +132,7 @@ struct Fixture {
 
 /// An environment whose clock goes with tokio's.
 fn env() -> Env {
-    let clock = Arc::new(ManualClock::new(Duration::from_secs(1_700_000_000)));
-    let env = Env::seeded(clock.clone(), 7);
-    let tick = Duration::from_millis(10);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(tick).await;
-            clock.advance(tick);
-        }
-    });
-    env
+    Env::following_tokio(Duration::from_millis(10))
 }
 
 fn fixture(fleet: Fleet) -> Fixture {
