@@ -242,8 +242,13 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl Fn
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
-    assert!(waited.is_ok(), "waited a minute in vain until {what}");
+    within(what, waited).await;
+}
+
+/// What `future` comes to; it fails after a minute, so that what never ends is a test that failed.
+pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    let ended = tokio::time::timeout(Duration::from_secs(60), future).await;
+    ended.unwrap_or_else(|_| panic!("waited a minute in vain until {what}"))
 }
 
 /// The rows that remain of `batches`, written in this order to a table of `schema`: of each key the last.

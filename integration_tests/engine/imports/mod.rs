@@ -24,7 +24,7 @@ use crate::support::{
     Reading, assert_same, eventually, flights,
     flights::{Answers, Flights},
     last_of_each_key, one_second_windows, quiet_config, reading_rows, readings, readings_schema,
-    scan, small_config, url_of,
+    scan, small_config, url_of, within,
 };
 
 fn sorted() -> ImportOptions {
@@ -347,17 +347,29 @@ async fn an_import_that_is_dropped_leaves_nothing() {
     eventually("nothing is left", async || bench.objects().await == 0).await;
     assert_eq!(rows(&bench.table).await, []);
     assert_eq!(bench.import(&many, sorted()).await.rows, 500);
-    // An engine that closes does not wait for rows that do not come.
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_whose_rows_do_not_come_ends_when_it_fails_or_its_engine_closes() {
+    let bench = Bench::new(one_second_windows()).await;
+    // It failed at what came, and waits for nothing more.
+    let unsorted = batches(&[readings(&[(20, None, None), (10, None, None)])]);
+    let refused = bench
+        .table
+        .import(unsorted.chain(stream::pending()), sorted());
+    let refused = within("it is refused", refused).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+
+    let options = ImportOptions::default();
+    let progress = options.progress.clone();
     let table = bench.table.clone();
-    let endless = tokio::spawn(async move {
-        table
-            .import(stream::pending(), ImportOptions::default())
-            .await
-    });
-    tokio::task::yield_now().await;
-    bench.engine.close().await.unwrap();
-    let kind = endless.await.unwrap().unwrap_err().kind();
-    assert_eq!(kind, ErrorKind::Closed);
+    let endless = batches(&[readings(&[(10, None, None)])]).chain(stream::pending());
+    let endless = tokio::spawn(async move { table.import(endless, options).await });
+    eventually("it waits for more", async || progress.rows_read() == 1).await;
+    let closed = within("the engine closes", bench.engine.close()).await;
+    closed.unwrap();
+    let ended = within("the import ends", endless).await.unwrap();
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -164,17 +164,21 @@ pub(super) async fn import(
 /// Hands on `batches` until they end, fail, or nobody takes them any more.
 async fn feed(batches: impl Stream<Item = Result<RecordBatch>>, input: mpsc::Sender<Input>) {
     let mut batches = std::pin::pin!(batches);
-    while let Some(batch) = batches.next().await {
-        let (is_last, batch) = match batch {
-            Ok(batch) => (false, Input::Batch(batch)),
-            Err(error) => (true, Input::Failed(error)),
+    loop {
+        let next = tokio::select! {
+            next = batches.next() => next,
+            // It failed, or was stopped: no other batch may ever come.
+            () = input.closed() => return,
         };
-        if input.send(batch).await.is_err() || is_last {
+        let (is_last, next) = match next {
+            Some(Ok(batch)) => (false, Input::Batch(batch)),
+            Some(Err(error)) => (true, Input::Failed(error)),
+            None => (true, Input::End),
+        };
+        if input.send(next).await.is_err() || is_last {
             return;
         }
     }
-    // It may have failed meanwhile.
-    let _ = input.send(Input::End).await;
 }
 
 /// An import on its way.
