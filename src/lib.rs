@@ -61,6 +61,8 @@ mod proto;
 pub mod rpc;
 pub mod sst;
 pub mod store;
+#[doc(hidden)]
+pub mod threads;
 pub mod types;
 pub mod verify;
 pub mod wal;

@@ -36,6 +36,7 @@ use crate::{
     error::{Error, Result},
     sst::{SstAccess, SstCache, SstReader},
     store::Store,
+    threads,
     types::{KeyRange, NodeId, Token},
 };
 
@@ -224,7 +225,7 @@ async fn run(
             let ended = merging.merge(&opened, &mut chain);
             ended.map(|()| (chain, opened))
         };
-        let merged = tokio::task::spawn_blocking(merge).await;
+        let merged = threads::run(merge).await;
         let merged = merged
             .unwrap_or_else(|error| Err(Error::internal("merge panicked").with_source(error)));
         match merged {

@@ -19,6 +19,7 @@ use crate::{
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
     sst::{RunHooks, SstOptions, SstSpec, write_run},
     store::{Store, layout},
+    threads,
     types::{ColumnMap, Retention, Seq, SstId, SstMeta, TableId},
 };
 
@@ -158,7 +159,7 @@ async fn write_ssts(
         cancel: table.cancel.clone(),
     };
     let slot = slot.clone();
-    let written = tokio::task::spawn_blocking(move || {
+    let written = threads::run(move || {
         let mut ssts = Vec::new();
         let result = writing.write(&slot, &mut ssts);
         (result, ssts)

@@ -21,6 +21,7 @@ use crate::{
     merge::View,
     sst::{ReadRequest, SstAccess, SstCache, SstReader, SstSource},
     store::Store,
+    threads,
     types::{Key, KeyRange, Seq, SstMeta, TableId, TableSchema},
 };
 
@@ -212,15 +213,14 @@ impl ReadView {
 
     /// Opens `sst`, unless the cache has it.
     pub(super) fn open(&self, sst: &Arc<SstMeta>) -> Result<SstReader> {
-        self.ssts.handle.block_on(self.opening(sst))
+        threads::wait(&self.ssts.handle, self.opening(sst))
     }
 
     /// Opens `ssts`, some at a time, in this order.
     pub(super) fn open_all(&self, ssts: &[Arc<SstMeta>]) -> Result<Vec<SstReader>> {
         let opening = stream::iter(ssts).map(|sst| self.opening(sst));
-        self.ssts
-            .handle
-            .block_on(opening.buffered(OPENS_MAX).try_collect())
+        let opened = opening.buffered(OPENS_MAX).try_collect();
+        threads::wait(&self.ssts.handle, opened)
     }
 
     async fn opening(&self, sst: &Arc<SstMeta>) -> Result<SstReader> {
@@ -240,7 +240,7 @@ impl ReadView {
 
     /// Those of `keys` that `reader` may hold, by its filter over whole keys.
     pub(super) fn may_contain(&self, reader: &SstReader, keys: &[Key]) -> Result<Vec<Key>> {
-        let filter = self.ssts.handle.block_on(reader.key_filter())?;
+        let filter = threads::wait(&self.ssts.handle, reader.key_filter())?;
         let may = |key: &&Key| {
             filter
                 .as_ref()

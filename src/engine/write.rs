@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    threads,
     types::Seq,
     wal::{Encoded, EntryKind, Queued, WalEntry},
 };
@@ -72,7 +73,7 @@ impl Write {
     async fn run(self) -> Result<()> {
         let queued = self.log().await?;
         // Even a small batch may set off a merge of large chunks.
-        let inserting = tokio::task::spawn_blocking(move || self.insert(queued));
+        let inserting = threads::run(move || self.insert(queued));
         let inserted = inserting.await;
         inserted.map_err(|error| Error::internal("memtable insert panicked").with_source(error))?
     }
@@ -125,7 +126,7 @@ async fn encode(entry: WalEntry) -> Result<Encoded> {
     if entry.batch.get_array_memory_size() <= INLINE_BYTES_MAX {
         return Encoded::new(&entry);
     }
-    let encoding = tokio::task::spawn_blocking(move || Encoded::new(&entry));
+    let encoding = threads::run(move || Encoded::new(&entry));
     let encoded = encoding.await;
     encoded.map_err(|error| Error::internal("encoding for the wal panicked").with_source(error))?
 }

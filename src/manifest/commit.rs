@@ -20,6 +20,7 @@ use crate::{
         Store, layout,
         log::{Log, LogSettings, LogWriter, Record, RecordKind},
     },
+    threads,
     types::{Epoch, Seq, TableId, TableSchema},
 };
 
@@ -269,7 +270,7 @@ impl Manifest {
     async fn write_snapshot(&self, writer: &mut LogWriter) -> Result<()> {
         let version = self.version();
         // Of a large table this takes a while.
-        let encoding = tokio::task::spawn_blocking(move || codec::encode_version(&version));
+        let encoding = threads::run(move || codec::encode_version(&version));
         let body = encoding
             .await
             .map_err(|error| Error::internal("manifest encoding panicked").with_source(error))?;

@@ -11,6 +11,7 @@ use crate::{
     config::StoreConfig,
     error::{Error, Result},
     store::Store,
+    threads,
 };
 
 /// Stores by the URL of their root. Clones share the opened ones.
@@ -54,7 +55,7 @@ impl Stores {
         }
         self.check(url)?;
         let (owned, config) = (url.to_owned(), self.config.clone());
-        let open = tokio::task::spawn_blocking(move || Store::open_existing_with(&owned, &config));
+        let open = threads::run(move || Store::open_existing_with(&owned, &config));
         let store = open.await.map_err(|error| {
             Error::internal(format!("open store {url:?}: panicked")).with_source(error)
         })??;

@@ -11,6 +11,7 @@ use super::{SstSink, SstSpec, SstWriter};
 use crate::{
     error::{Error, Result},
     store::{Store, Upload, layout},
+    threads,
     types::{SstId, SstMeta, TableId},
 };
 
@@ -34,7 +35,7 @@ impl SstUpload {
     /// Completes the object. Durable when it returns.
     pub fn finish(mut self) -> Result<()> {
         match self.upload.take() {
-            Some(upload) => self.handle.block_on(upload.finish()),
+            Some(upload) => threads::wait(&self.handle, upload.finish()),
             None => Ok(()),
         }
     }
@@ -48,7 +49,7 @@ impl SstSink for SstUpload {
         // A row group at once would be sent with all of its parts in flight.
         while !piece.is_empty() {
             let part = piece.split_to(piece.len().min(Upload::PART_BYTES));
-            self.handle.block_on(upload.write(part))?;
+            threads::wait(&self.handle, upload.write(part))?;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    threads,
     types::{Filter, Key, KeyRange, TimeRange},
 };
 
@@ -259,7 +260,7 @@ impl SstSource {
 
     /// Waits for `fetch`, and verifies what it brought.
     fn receive(&self, mut fetch: Fetch) -> Result<SparseObject> {
-        let joined = self.handle.block_on(&mut fetch.task);
+        let joined = threads::wait(&self.handle, &mut fetch.task);
         let parts = joined.map_err(|error| {
             if error.is_panic() {
                 Error::internal("its fetch panicked").with_source(error)

@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Result},
     manifest::{Version, checkpoints, inspect},
     store::{Store, layout},
+    threads,
     types::{SstId, SstMeta, TableId, TableSchema},
 };
 
@@ -202,7 +203,7 @@ fn of(object: &str, error: &Error) -> Fault {
 
 async fn read(store: &Store, table: TableId, sst: Named) -> Result<(Named, sst::Verified)> {
     let (store, handle) = (store.clone(), Handle::current());
-    let reading = tokio::task::spawn_blocking(move || {
+    let reading = threads::run(move || {
         let verified = sst::verify(&store, &handle, table, &sst.meta, &sst.schema)?;
         Ok((sst, verified))
     });

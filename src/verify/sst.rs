@@ -21,6 +21,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     sst::{KeyFilter, ReadRequest, SstAccess, SstReader},
     store::{Store, layout},
+    threads,
     types::{Key, KeyRange, Op, RowSum, Seq, SstMeta, TableId, TableSchema, WriteMode, row_hash},
 };
 
@@ -50,7 +51,7 @@ pub(super) fn verify(
     let mut verified = Verified::default();
     let access = SstAccess::by_pages(store, std::sync::Arc::default());
     let opening = SstReader::open(&access, schema, table, std::sync::Arc::new(meta.clone()));
-    let found = handle.block_on(opening);
+    let found = threads::wait(handle, opening);
     let reader = match found {
         Ok(reader) => reader,
         Err(error) => {
@@ -66,7 +67,7 @@ pub(super) fn verify(
             return Ok(verified);
         }
     };
-    let filter = match handle.block_on(reader.key_filter()) {
+    let filter = match threads::wait(handle, reader.key_filter()) {
         Ok(filter) => filter,
         Err(error) => {
             verified.note(reader.name(), error, None)?;

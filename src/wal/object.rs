@@ -26,6 +26,7 @@ use crate::{
     config::WalConfig,
     error::{Error, ErrorKind, Result},
     store::log::{Log, LogWriter, RecordKind},
+    threads,
     types::{Epoch, Seq, TableId},
 };
 
@@ -66,8 +67,8 @@ impl Wal {
         let (wal, inbox, shared) = Wal::new(log.folder().to_owned(), config.bytes_max.0);
         let writer = LogWriter::open_tail(log, epoch, || env.random()).await?;
         let handle = Handle::current();
-        let recovering = tokio::task::spawn_blocking(move || {
-            let segments = handle.block_on(recover(&writer, since, &mut replay))?;
+        let recovering = threads::run(move || {
+            let segments = threads::wait(&handle, recover(&writer, since, &mut replay))?;
             Ok::<_, Error>((writer, segments))
         });
         let recovered = recovering.await;

@@ -23,6 +23,7 @@ use crate::{
     merge::{Merge, MergeColumns, MergeOptions, MergeStats, SortedSource},
     sst::{ReadRequest, SstAccess, SstOptions, SstReader, SstRun, SstSource, SstSpec},
     store::{Store, layout},
+    threads,
     types::{Key, KeyRange, RowSum, SstId, SstMeta, TaskId},
 };
 
@@ -226,7 +227,7 @@ impl Run {
         let outputs = part.outputs.clone();
         let part = TaskPart::Outcome(part);
         let table = self.job.table;
-        let first = handle.block_on(async {
+        let first = threads::wait(handle, async {
             tokio::select! {
                 first = results::write_part(&self.store, table, part) => first,
                 () = self.cancelled() => Err(cancelled()),
@@ -235,7 +236,7 @@ impl Run {
         let is_ours = matches!(&first, TaskPart::Outcome(first) if first.token == token);
         chain.add(first)?;
         if !is_ours {
-            handle.block_on(self.delete(outputs));
+            threads::wait(handle, self.delete(outputs));
         }
         Ok(is_ours)
     }

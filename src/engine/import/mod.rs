@@ -46,6 +46,7 @@ use crate::{
     gc::PendingSsts,
     manifest::{Edit, Version},
     store::layout,
+    threads,
     types::{Seq, SstId, SstMeta, TableSchema, Window},
 };
 use rows::Input;
@@ -246,7 +247,7 @@ impl Import {
             seq,
             handle: Handle::current(),
         };
-        let loading = tokio::task::spawn_blocking(move || loader.load(input));
+        let loading = threads::run(move || loader.load(input));
         let loaded = loading.await;
         loaded.map_err(|error| Error::internal("import panicked").with_source(error))?
     }

@@ -17,6 +17,7 @@ use super::ImportProgress;
 use crate::{
     engine::table::TableInner,
     error::{Error, Result},
+    threads,
     types::{Key, Seq, TableSchema, Window, WriteMode},
 };
 
@@ -41,7 +42,7 @@ pub(super) struct Received {
 
 impl Received {
     fn receive(&mut self) -> Result<Option<RecordBatch>> {
-        let input = self.handle.block_on(async {
+        let input = threads::wait(&self.handle, async {
             tokio::select! {
                 biased;
                 () = self.table.cancel.cancelled() => None,

@@ -33,6 +33,7 @@ use crate::{
     gc::PendingSsts,
     merge::{Merge, MergeColumns, MergeOptions, SortedSource},
     sst::{ReadRequest, RunHooks, SstAccess, SstOptions, SstReader, SstSpec, write_run},
+    threads,
     types::{Retention, Seq, SstId, SstMeta, TableSchema, Window, Windowing, WriteMode},
 };
 
@@ -211,7 +212,7 @@ impl Loader {
         let mut sources = Vec::with_capacity(spills.len());
         for spill in spills {
             let opening = SstReader::open(&access, schema, self.table.id(), spill.clone());
-            let source = self.handle.block_on(opening)?;
+            let source = threads::wait(&self.handle, opening)?;
             let source = source.source(&request, self.handle.clone())?;
             sources.push(Box::new(source) as SortedSource);
         }
@@ -300,7 +301,7 @@ impl Loader {
     fn forget(&self, spills: &[Spill]) {
         let ids: Vec<SstId> = spills.iter().map(|spill| spill.id).collect();
         let deleting = delete(&self.engine, &self.table, &ids);
-        self.handle.block_on(deleting);
+        threads::wait(&self.handle, deleting);
     }
 
     /// Chooses the width of windows by the first rows, if that has been left to those.
@@ -326,7 +327,7 @@ impl Loader {
         };
         let (engine, table) = (&self.engine, &self.table);
         let choice = alter::choose_window(engine, table, || Ok(Some((bytes, bounds))));
-        self.handle.block_on(choice)?;
+        threads::wait(&self.handle, choice)?;
         // The columns stay those that the rows have.
         let chosen = table.manifest.version().schema.options().window;
         self.schema = self.schema.with_window(chosen)?;

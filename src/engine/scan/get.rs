@@ -15,6 +15,7 @@ use crate::{
         view::{ReadAt, ReadCounters, ReadView},
     },
     error::{Error, Result},
+    threads,
     types::{Key, TableSchema, TimeRange},
 };
 
@@ -42,7 +43,7 @@ pub(in crate::engine) async fn get_view(
     counters.gets.fetch_add(1, Ordering::Relaxed);
     view.schema().check_keys(&keys)?;
     let reads = counters.clone();
-    let rows = tokio::task::spawn_blocking(move || read(view, &keys, reads)).await;
+    let rows = threads::run(move || read(view, &keys, reads)).await;
     let rows = rows.map_err(|error| Error::internal("get panicked").with_source(error))??;
     counters.read(&rows);
     Ok(rows)

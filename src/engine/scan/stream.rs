@@ -18,7 +18,6 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, atomic::Ordering},
     task::{Context, Poll, ready},
-    thread,
 };
 
 use arrow::{array::RecordBatch, datatypes::SchemaRef};
@@ -33,6 +32,7 @@ use super::{
 use crate::{
     engine::view::ReadCounters,
     error::{Error, Result},
+    threads,
 };
 
 /// Batches of a piece that wait for a slow reader.
@@ -189,8 +189,7 @@ pub(super) fn start(set: ReadSet) -> Result<ScanStream> {
     });
     for number in 0..threads {
         let scan = scan.clone();
-        let thread = thread::Builder::new().name("siltstone-scan".into());
-        match thread.spawn(move || scan.work()) {
+        match threads::start("siltstone-scan", move || scan.work()) {
             Ok(_) => {}
             // Fewer will do.
             Err(_) if number > 0 => break,
@@ -206,7 +205,7 @@ pub(super) fn start(set: ReadSet) -> Result<ScanStream> {
 fn threads_for(set: &ReadSet) -> usize {
     match set.plan.limit <= FEW_ROWS || set.plan.points.is_some() {
         true => 1,
-        false => thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX)),
+        false => threads::parallelism().min(THREADS_MAX),
     }
 }
 
@@ -237,7 +236,7 @@ impl Scan {
                 Err(error) => Part::Failed(error),
             };
             // A reader that has gone does not want to know.
-            let _ = sender.blocking_send(last);
+            let _ = threads::send(&sender, last);
         }
     }
 
@@ -246,7 +245,7 @@ impl Scan {
             let batch = batch?;
             let is_taken = match batch.num_rows() {
                 0 => !sender.is_closed(),
-                _ => sender.blocking_send(Part::Batch(batch)).is_ok(),
+                _ => threads::send(sender, Part::Batch(batch)).is_ok(),
             };
             if !is_taken {
                 break;
@@ -265,13 +264,13 @@ impl Scan {
         let piece = self.take(&mut queue).transpose();
         let order = queue.order.as_ref()?;
         let Some(piece) = piece else {
-            let _ = order.blocking_send(Next::End);
+            let _ = threads::send(order, Next::End);
             queue.order = None;
             return None;
         };
         let (sender, parts) = mpsc::channel(BATCHES_AHEAD);
         // Waits under the lock: the others would have to wait as well.
-        order.blocking_send(Next::Piece(parts)).ok()?;
+        threads::send(order, Next::Piece(parts)).ok()?;
         if piece.is_err() {
             // What follows will not be read.
             queue.stretches.clear();

@@ -15,6 +15,7 @@ use crate::{
         file::Opened,
         rows::RowRanges,
     },
+    threads,
     types::{Key, SstMeta, TableId, TableSchema, column_id},
 };
 
@@ -160,9 +161,8 @@ impl Hot {
             let parts = fetch::fetch(file, &pieces).await?;
             loaded += pieces.iter().filter(|piece| piece.is_page()).count() as u64;
             let file = file.clone();
-            let verified = tokio::task::spawn_blocking(move || {
-                fetch::verify(&file, group, &pieces, parts).map(drop)
-            });
+            let verified =
+                threads::run(move || fetch::verify(&file, group, &pieces, parts).map(drop));
             verified
                 .await
                 .map_err(|error| Error::internal("warming panicked").with_source(error))??;

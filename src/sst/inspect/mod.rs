@@ -22,7 +22,7 @@ use super::{
     chunks::guarded,
     footer::{self, Footer},
 };
-use crate::{error::Result, store::Store};
+use crate::{error::Result, store::Store, threads};
 
 /// Values longer than this are cut in reports: keys of all row groups, checksums of all chunks.
 const VALUE_CHARS_MAX: usize = 200;
@@ -92,7 +92,7 @@ pub struct ChunkReport {
 /// `NotFound`; `Unavailable`. Damage is no error.
 pub async fn object(store: &Store, name: &str, verify: bool) -> Result<SstReport> {
     let bytes = store.get(name).await?;
-    let described = tokio::task::spawn_blocking(move || file(&bytes, verify));
+    let described = threads::run(move || file(&bytes, verify));
     described
         .await
         .map_err(|error| crate::error::Error::internal("inspection panicked").with_source(error))
