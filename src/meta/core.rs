@@ -8,7 +8,7 @@
 //!    changes stay pending, and the next round appends them again before it tells anyone anything.
 //!
 //! While the log is away, nodes are told nothing, and so can keep no lease: step 2 is left out, and when
-//! the log is back every lease begins anew.
+//! the log is back every lease begins anew. A log that had nothing to take for a lease is asked whose it is.
 
 mod answer;
 mod attend;
@@ -117,6 +117,8 @@ pub(super) struct Core {
     pending: Vec<PlanUpdate>,
     /// The last append did not come through.
     log_away: bool,
+    /// When to look whether another has taken the log over, if there is nothing to append until then.
+    leads_until: Duration,
     /// Tells others whether the log answers; they see when the core is gone.
     log_answers: watch::Sender<bool>,
     acks: Vec<(Answer<()>, Result<()>)>,
@@ -154,6 +156,7 @@ impl Core {
             started: env.monotonic(),
             pending: Vec::new(),
             log_away: false,
+            leads_until: env.monotonic() + limits.lease,
             log_answers: watch::Sender::new(true),
             acks: Vec::new(),
             looks: Vec::new(),
@@ -358,11 +361,13 @@ impl Core {
     /// How long to rest when nobody asks anything.
     fn rest(&self) -> Duration {
         let now = self.now().monotonic;
-        let retry = (!self.pending.is_empty()).then_some(now + APPEND_RETRY);
+        let is_behind = self.log_away || !self.pending.is_empty();
+        let retry = is_behind.then_some(now + APPEND_RETRY);
+        let leads_until = Some(self.leads_until);
         let has_leases = !self.log_away && self.state.open_tasks() > self.state.queued_tasks();
         let lease_end = has_leases.then_some(self.leases_checked_at);
         let engines = self.next_of_engines();
-        let next = [lease_end, self.look_again, retry, engines]
+        let next = [lease_end, self.look_again, retry, leads_until, engines]
             .into_iter()
             .flatten()
             .chain(self.polls.values().map(|waiting| waiting.until))

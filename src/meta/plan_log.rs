@@ -50,6 +50,12 @@ pub trait PlanLog: Send + 'static {
     /// again. `Conflict`: open again, then append them again.
     async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()>;
 
+    /// Checks that nobody else has taken over so far.
+    ///
+    /// # Errors
+    /// `Fenced` when another has. `Unavailable`. `Conflict`: open again.
+    async fn check_leads(&mut self) -> Result<()>;
+
     /// Appends all that the updates so far add up to, so that a replay can start there.
     ///
     /// # Errors
@@ -141,6 +147,10 @@ impl PlanLog for MemoryPlanLog {
         Ok(())
     }
 
+    async fn check_leads(&mut self) -> Result<()> {
+        self.check_epoch(&self.shared.lock().expect("no panic under this lock"))
+    }
+
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
         let body = codec::encode_snapshot(snapshot);
         let bytes = body.len();
@@ -185,12 +195,15 @@ impl ObjectPlanLog {
         }
     }
 
+    fn writer(&mut self) -> Result<&mut LogWriter> {
+        let writer = self.writer.as_mut();
+        writer.ok_or_else(|| Error::conflict("plan log must be opened again"))
+    }
+
     async fn write(&mut self, kind: RecordKind, body: Bytes) -> Result<()> {
-        let writer = self
-            .writer
-            .as_mut()
-            .ok_or_else(|| Error::conflict("plan log must be opened again"))?;
-        writer.append(kind, body, self.env.random()).await?;
+        let attempt = self.env.random();
+        let writer = self.writer()?;
+        writer.append(kind, body, attempt).await?;
         writer.trim().await;
         Ok(())
     }
@@ -263,6 +276,10 @@ impl PlanLog for ObjectPlanLog {
     async fn append(&mut self, updates: &[PlanUpdate]) -> Result<()> {
         self.write(RecordKind::Edit, codec::encode_updates(updates))
             .await
+    }
+
+    async fn check_leads(&mut self) -> Result<()> {
+        self.writer()?.check_leads().await
     }
 
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {

@@ -95,6 +95,7 @@ impl MetaService {
     /// `Fenced` when another meta service has taken over the log; what else made the log useless.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
+            biased;
             () = shutdown => {}
             () = self.ended.cancelled() => {}
         }

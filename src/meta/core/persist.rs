@@ -1,4 +1,5 @@
-//! The core and its log: appending what has changed, through outages and doubts, and snapshots.
+//! The core and its log: appending what has changed, through outages and doubts, snapshots, and looking whether the
+//! log is still ours.
 
 use tracing::warn;
 
@@ -6,16 +7,21 @@ use super::Core;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Core {
-    /// Appends what is pending. Returns why it may not be in the log yet, or `None` when it is.
+    /// Appends what is pending; looks who has the log when there has been nothing for a lease. Returns why it may not be in the log yet, or `None` when it is.
     ///
     /// Nodes that polled meanwhile were not heard: when it took long, every lease begins anew.
     pub(super) async fn persist(&mut self) -> Result<Option<Error>> {
-        if self.pending.is_empty() {
-            return Ok(None);
-        }
         let began = self.now().monotonic;
-        match self.append_pending().await {
+        let told = match self.pending.is_empty() {
+            // Whoever has lost the log and has nothing to write would never find out, and those who ask it would wait
+            // for ever.
+            true if !self.log_away && began < self.leads_until => return Ok(None),
+            true => self.check_leads().await,
+            false => self.append_pending().await,
+        };
+        match told {
             Ok(()) => {
+                self.leads_until = began + self.limits.lease;
                 self.pending.clear();
                 self.take_snapshot().await?;
                 let now = self.now();
@@ -44,11 +50,23 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             appended => return appended,
         }
-        let replay = self.log.open().await?;
-        self.replay(replay);
+        self.open_again().await?;
         let pending = self.pending.iter();
         pending.for_each(|update| self.state.apply(update));
         self.log.append(&self.pending).await
+    }
+
+    async fn check_leads(&mut self) -> Result<()> {
+        match self.log.check_leads().await {
+            Err(error) if error.kind() == ErrorKind::Conflict => self.open_again().await,
+            checked => checked,
+        }
+    }
+
+    async fn open_again(&mut self) -> Result<()> {
+        let replay = self.log.open().await?;
+        self.replay(replay);
+        Ok(())
     }
 
     async fn take_snapshot(&mut self) -> Result<()> {

@@ -50,6 +50,10 @@ impl PlanLog for Flaky {
         Err(Error::new(kind, "scripted"))
     }
 
+    async fn check_leads(&mut self) -> Result<()> {
+        self.inner.check_leads().await
+    }
+
     async fn append_snapshot(&mut self, snapshot: &PlanSnapshot) -> Result<()> {
         let Some(lost) = &self.snapshots_lost else {
             return self.inner.append_snapshot(snapshot).await;
@@ -117,6 +121,37 @@ async fn outage_of_the_log_costs_no_attempts() {
     assert_eq!(jobs[0].tasks[0].attempts, 0);
     node.abort();
     service.close().await.unwrap();
+}
+
+/// Or an engine that reached it before would wait for ever, for what the new one has long had done.
+#[tokio::test(start_paused = true)]
+async fn whoever_was_overtaken_finds_out_although_nothing_is_to_be_written() {
+    let (store, faults) = Store::open("memory:///").unwrap().with_faults();
+    let log = || ObjectPlanLog::new(store.clone(), Env::default());
+    let old = open(log()).await;
+    old.submit(submission("o", 1, 1)).await.unwrap();
+    let seen = old.watch(job(1), 0, WAIT).await.unwrap().revision;
+    // An outage meanwhile is no reason to end, and is told.
+    faults.add(Fault::new(Operation::Get, layout::META, Effect::Fail));
+    let away = loop {
+        match old.watch(job(1), seen, WAIT).await {
+            Ok(status) => assert_eq!(status.revision, seen),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(away.kind(), ErrorKind::Unavailable);
+    faults.clear();
+    while old.watch(job(1), seen, WAIT).await.is_err() {
+        tokio::time::sleep(WAIT).await;
+    }
+
+    let new = open(log()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), old.run(std::future::pending()));
+    let ended = ended.await.expect("it finds out").unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::Fenced);
+    let lost = old.watch(job(1), seen, WAIT).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Unavailable);
+    new.close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
