@@ -20,17 +20,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("manifest/codec",     &["proto"]),
     ("meta/codec",         &["proto", "compaction"]),
     ("store",      &["clock"]),
-    ("wal",        &["clock", "store"]),
+    ("wal",        &["clock", "store", "threads"]),
     ("memtable",   &[]),
     ("merge",      &[]),
-    ("sst",        &["store"]),
-    ("manifest",   &["clock", "store"]),
-    ("compaction", &["clock", "store", "sst", "merge", "manifest"]),
+    ("sst",        &["store", "threads"]),
+    ("manifest",   &["clock", "store", "threads"]),
+    ("compaction", &["clock", "store", "sst", "merge", "manifest", "threads"]),
     ("gc",         &["clock", "store", "manifest"]),
-    ("verify",     &["store", "manifest", "sst", "compaction"]),
-    ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc", "metrics"]),
+    ("verify",     &["store", "manifest", "sst", "compaction", "threads"]),
+    ("engine",     &["clock", "store", "wal", "memtable", "sst", "merge", "manifest", "compaction", "gc", "metrics", "threads"]),
     ("meta",       &["clock", "store", "compaction", "metrics"]),
-    ("node",       &["clock", "store", "sst", "compaction", "metrics"]),
+    ("node",       &["clock", "store", "sst", "compaction", "metrics", "threads"]),
     ("rpc",        &["clock", "compaction", "meta", "node", "proto"]),
     ("cli",        &["clock", "meta", "node", "rpc"]),
     ("compose",    &["clock", "store", "engine", "compaction", "meta", "node", "rpc"]),
@@ -50,6 +50,10 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("prost::",         &["rpc", "proto"]),
     ("SystemTime::now", &["clock"]),
     ("Instant::now",    &["clock"]),
+    // Work that blocks takes its turn in a simulation. Local files and the command line are not simulated.
+    ("spawn_blocking",  &["threads", "wal/local", "store", "bin"]),
+    (".block_on(",      &["threads", "cli"]),
+    ("thread::Builder", &["threads", "wal/local"]),
     // The local WAL is files, written by one and read back by the other; the local store makes its
     // files survive a power cut.
     // `golden` compares with files, in unit tests only.
@@ -115,6 +119,25 @@ fn effects_stay_where_they_belong() {
             }
         }
         findings
+    });
+}
+
+/// Of branches that are ready together the first one is taken, and not one by chance: what a simulation does follows
+/// from its seed alone.
+#[test]
+fn no_select_is_left_to_chance() {
+    check_sources(|path, code| {
+        if ["rpc", "cli", "bin"]
+            .iter()
+            .any(|other| within(path, other))
+        {
+            return vec![];
+        }
+        let selects = code.split("select! {").skip(1);
+        let by_chance = selects.filter(|select| !select.trim_start().starts_with("biased;"));
+        by_chance
+            .map(|_| "has a `select!` without `biased;`".to_owned())
+            .collect()
     });
 }
 

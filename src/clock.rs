@@ -98,9 +98,8 @@ impl Backoff {
     /// Waits for between half of the next pause and all of it, so that those who failed together do not come back
     /// together.
     pub async fn pause_jittered(&mut self, env: &Env) {
-        let share = (env.random() >> 96) as u32;
         let half = self.delay / 2;
-        tokio::time::sleep(half + half.mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
+        tokio::time::sleep(half + half.mul_f64(env.chance())).await;
         self.delay = (self.delay * 2).min(self.max);
     }
 }
@@ -212,6 +211,11 @@ impl Env {
     /// Time since `moment` for certain: by the clock that nobody sets.
     pub fn since_at_least(&self, moment: Moment) -> Duration {
         self.monotonic().saturating_sub(moment.monotonic)
+    }
+
+    /// A random number from 0 to 1, exclusive.
+    pub fn chance(&self) -> f64 {
+        f64::from((self.random() >> 96) as u32) / (f64::from(u32::MAX) + 1.0)
     }
 
     /// 128 random bits.

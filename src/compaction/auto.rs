@@ -304,6 +304,7 @@ impl Compactor for AutoCompactor {
         let ended = match first {
             Poll::Ready(ended) => ended,
             Poll::Pending => tokio::select! {
+                biased;
                 ended = &mut running => ended,
                 () = self.follow_fleet() => Err(Error::internal("the fleet is looked at for ever")),
             },

@@ -162,6 +162,7 @@ pub async fn clean(job: &CleanupJob, attempt: &Attempt, store: &Store) -> Result
         write(job, &outcome, store).await
     };
     let ended = tokio::select! {
+        biased;
         ended = cleaning => ended,
         () = attempt.cancel.cancelled() => Err(Error::closed("it was cancelled")),
     };

@@ -207,6 +207,7 @@ async fn run(
             }
         };
         let opened = tokio::select! {
+            biased;
             opened = open => opened?,
             () = run.cancelled() => return Err(cancelled()),
         };

@@ -235,6 +235,7 @@ impl Compactor for LocalCompactor {
             thread: Semaphore::new(1),
         };
         tokio::select! {
+            biased;
             () = context.cancel.cancelled() => Err(Error::closed("compaction was cancelled")),
             outcome = running.run() => outcome,
         }

@@ -115,6 +115,7 @@ impl EngineInner {
         let mut counted = false;
         let line = self.budget.wait_in_line();
         let line = tokio::select! {
+            biased;
             line = line => line,
             () = table.cancel.cancelled() => {
                 self.check_alive()?;
@@ -229,6 +230,7 @@ impl EngineInner {
     ) -> Result<()> {
         let began = self.env.monotonic();
         tokio::select! {
+            biased;
             () = change => {}
             () = table.cancel.cancelled() => {}
         }

@@ -30,6 +30,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(super) async fn heartbeat(engine: Arc<EngineInner>) {
     loop {
         tokio::select! {
+            biased;
             () = engine.cancel.cancelled() => return,
             () = tokio::time::sleep(HEARTBEAT) => {}
         }
@@ -231,6 +232,7 @@ pub(super) async fn delete_dropped(
         }
     };
     tokio::select! {
+        biased;
         () = engine.cancel.cancelled() => {}
         () = deleted => drop(lock(&engine.deleting).remove(&id)),
     }

@@ -18,6 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) async fn run(engine: Arc<EngineInner>) {
     loop {
         tokio::select! {
+            biased;
             () = engine.cancel.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
         }
@@ -28,6 +29,7 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
                 engine.scheduler.wake();
             }
             tokio::select! {
+                biased;
                 () = table.cancel.cancelled() => {}
                 expired = expire(&table) => if let Err(error) = expired {
                     tracing::warn!(table = %table.name, %error, "expired ssts stay for now");

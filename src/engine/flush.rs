@@ -44,6 +44,7 @@ pub(super) async fn wait_flushed(engine: &EngineInner, table: &TableInner, seq: 
     let mut versions = table.manifest.subscribe();
     while versions.borrow_and_update().flushed_seq < seq {
         tokio::select! {
+            biased;
             _ = versions.changed() => {}
             () = table.cancel.cancelled() => {
                 engine.check_alive()?;
@@ -59,6 +60,7 @@ pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
     loop {
         while let Some(slot) = table.memory.oldest_frozen() {
             tokio::select! {
+                biased;
                 () = table.cancel.cancelled() => return,
                 flushed = flush_slot(&engine, &table, &slot) => {
                     if let Err(error) = flushed {
@@ -68,6 +70,7 @@ pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
             }
         }
         tokio::select! {
+            biased;
             () = table.cancel.cancelled() => return,
             error = table.manifest.fenced() => return engine.fail(error),
             () = table.flush_wanted.notified() => {}

@@ -415,6 +415,7 @@ impl EngineInner {
         }
         tracing::warn!(table = %table.name, %error, "the manifest cannot be changed, and will be tried again");
         tokio::select! {
+            biased;
             () = table.cancel.cancelled() => {
                 self.check_alive()?;
                 table.check_open()

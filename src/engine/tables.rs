@@ -75,6 +75,7 @@ pub(super) async fn wait_or_fail(
     }
     tracing::warn!(%error, "the catalog cannot be changed, and will be tried again");
     tokio::select! {
+        biased;
         () = engine.cancel.cancelled() => Err(error),
         () = backoff.pause() => Ok(()),
     }

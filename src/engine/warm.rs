@@ -19,6 +19,7 @@ pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
     let mut before = live(&versions.borrow_and_update());
     loop {
         tokio::select! {
+            biased;
             () = table.cancel.cancelled() => return,
             changed = versions.changed() => if changed.is_err() {
                 return;
@@ -39,6 +40,7 @@ pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
         let access = access.cached(&engine.source.cache);
         let warmed = sst::warm(&access, &schema, table.id(), &removed, &added);
         tokio::select! {
+            biased;
             () = table.cancel.cancelled() => return,
             warmed = warmed => match warmed {
                 Ok(0) => {}

@@ -94,6 +94,7 @@ impl TaskRunner for Writer {
         }
         if self.held.contains(&index) {
             tokio::select! {
+                biased;
                 () = self.hold.cancelled() => {}
                 () = attempt.cancel.cancelled() => return Err(Error::closed("cancelled")),
             }
@@ -124,6 +125,7 @@ impl TaskRunner for Writer {
         self.ran.lock().unwrap().push(ran);
         if self.held.contains(&CLEANED) {
             tokio::select! {
+                biased;
                 () = self.hold.cancelled() => {}
                 () = attempt.cancel.cancelled() => return Err(Error::closed("cancelled")),
             }

@@ -229,6 +229,7 @@ impl Held {
         let assignment = assignment.clone();
         let work = async move {
             tokio::select! {
+                biased;
                 result = body.run(&assignment, &*runner, handed) => result,
                 () = overdue(cancel) => Err(Error::closed("cancelled, and did not end in time")),
             }

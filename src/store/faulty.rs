@@ -7,6 +7,10 @@
 //!
 //! An upload in parts meets faults once, as [`Operation::Upload`], when it is completed. Small uploads go
 //! up in one request and are puts.
+//!
+//! Besides the script there is [`Weather`]: faults by chance.
+
+mod weather;
 
 use std::{
     fmt,
@@ -27,6 +31,8 @@ use tokio::sync::watch;
 
 pub use super::Operation;
 use super::Store;
+use crate::clock::Env;
+pub use weather::Weather;
 
 /// What happens to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,7 @@ struct Script {
     faults: Vec<Fault>,
     counts: [u64; Operation::COUNT],
     blocked: usize,
+    weather: Option<(Weather, Env)>,
 }
 
 impl Faults {
@@ -112,6 +119,12 @@ impl Faults {
         script.faults.retain(|fault| fault.effect != Effect::Block);
         drop(script);
         self.released.send_modify(|releases| *releases += 1);
+    }
+
+    /// Has operations that the script leaves alone fail by `weather`, with chance from `env`.
+    pub fn set_weather(&self, weather: Weather, env: &Env) {
+        let mut script = self.script.lock().expect(Self::LOCKED);
+        script.weather = Some((weather, env.clone()));
     }
 
     /// How many operations of a kind have begun.
@@ -161,6 +174,11 @@ impl Script {
             fault.times = fault
                 .times
                 .saturating_sub(u32::from(fault.times != u32::MAX));
+        }
+        if let Some((weather, env)) = &self.weather {
+            let (takes, effect) = weather.meet(env);
+            delay += takes;
+            outcome = outcome.or(effect);
         }
         (delay, block, outcome)
     }

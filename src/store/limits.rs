@@ -183,8 +183,7 @@ impl Limits {
 
     /// Between half of `delay` and all of it, so that those who failed together do not come back together.
     fn jittered(&self, delay: Duration) -> Duration {
-        let share = (self.env.random() >> 96) as u32;
-        delay / 2 + delay.mul_f64(f64::from(share) / f64::from(u32::MAX) / 2.0)
+        delay / 2 + delay.mul_f64(self.env.chance() / 2.0)
     }
 }
 

@@ -98,14 +98,14 @@ impl Store {
 
     /// The same store, but as if it were behind a network: with time-outs, retries and limits of its own.
     #[cfg(any(test, feature = "testing"))]
-    pub fn with_limits(self, config: &crate::config::StoreConfig) -> Self {
+    pub fn with_limits(self, config: &crate::config::StoreConfig, env: Env) -> Self {
         let backend = Backend {
             objects: self.objects,
             parts: None,
             root: self.root,
             url: self.url.to_string(),
         };
-        Self::new(backend, Limits::remote(config, Env::default()))
+        Self::new(backend, Limits::remote(config, env))
     }
 
     /// The same store for somebody who may use so many bytes a second of it, read and written together, on average.

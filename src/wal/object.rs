@@ -147,6 +147,7 @@ impl Writer {
         while !group.appends.is_empty() && group.bytes < SEGMENT_BYTES_MAX && group.close.is_none()
         {
             tokio::select! {
+                biased;
                 () = &mut linger => break,
                 message = inbox.recv() => match message {
                     Some(message) => group.add(message),

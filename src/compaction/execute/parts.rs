@@ -229,6 +229,7 @@ impl Run {
         let table = self.job.table;
         let first = threads::wait(handle, async {
             tokio::select! {
+                biased;
                 first = results::write_part(&self.store, table, part) => first,
                 () = self.cancelled() => Err(cancelled()),
             }

@@ -346,6 +346,7 @@ impl RemoteCompactor {
                     Err(_) => debug!(%job, "job not released: no answer"),
                 }
                 tokio::select! {
+                    biased;
                     () = closing.cancelled() => return,
                     () = tokio::time::sleep(delay) => {}
                 }

@@ -17,6 +17,7 @@ impl Scheduler {
         loop {
             let compactor = compactors.borrow_and_update().clone();
             tokio::select! {
+                biased;
                 () = self.inner.cancel.cancelled() => return,
                 _ = compactors.changed() => {}
                 never = compactor.attend(self) => match never {},
@@ -81,6 +82,7 @@ impl QuarantineView for Scheduler {
             let next = listed.iter().map(|sst| sst.retry_in_ms).min();
             let next = next.map(|next_ms| Duration::from_millis(next_ms + 1));
             tokio::select! {
+                biased;
                 _ = ticks.changed() => {}
                 () = tokio::time::sleep(next.unwrap_or_default()), if next.is_some() => {}
             }

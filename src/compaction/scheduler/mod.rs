@@ -184,6 +184,7 @@ impl Scheduler {
         while !self.inner.cancel.is_cancelled() {
             self.inner.schedule();
             tokio::select! {
+                biased;
                 () = self.inner.cancel.cancelled() => {}
                 () = self.inner.wake.notified() => {}
                 () = tokio::time::sleep(self.inner.idle_for()) => {}
@@ -239,6 +240,7 @@ impl Scheduler {
             }
             self.wake();
             tokio::select! {
+                biased;
                 () = self.inner.cancel.cancelled() => return Err(Error::closed("compaction was stopped")),
                 _ = ended.changed() => {}
                 () = tokio::time::sleep(TICK) => {}
@@ -360,6 +362,7 @@ impl Inner {
             let (inner, table, record) = (self.clone(), table.clone(), record.clone());
             self.spawn_job(async move {
                 tokio::select! {
+                    biased;
                     () = table.cancel.cancelled() => return inner.forget_if_dropped(&table, record.id),
                     () = inner.count_reused(table.manifest.table(), record.id) => {}
                 }

@@ -222,6 +222,7 @@ impl Inner {
                 std::future::pending().await
             };
             tokio::select! {
+                biased;
                 outcome = &mut running => break outcome?,
                 () = is_replaced => {}
                 () = table.cancel.cancelled() => return Err(Error::closed("compaction was stopped")),
@@ -390,6 +391,7 @@ impl Inner {
             }
         };
         tokio::select! {
+            biased;
             () = table.cancel.cancelled() => Err(Error::closed("compaction was stopped")),
             result = retried => result,
         }

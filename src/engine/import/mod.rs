@@ -167,6 +167,7 @@ async fn feed(batches: impl Stream<Item = Result<RecordBatch>>, input: mpsc::Sen
     let mut batches = std::pin::pin!(batches);
     loop {
         let next = tokio::select! {
+            biased;
             next = batches.next() => next,
             // It failed, or was stopped: no other batch may ever come.
             () = input.closed() => return,
@@ -193,6 +194,7 @@ struct Import {
 impl Import {
     async fn run(self, input: mpsc::Receiver<Input>) -> Result<ImportReport> {
         let _one = tokio::select! {
+            biased;
             one = self.table.importing.lock() => one,
             () = self.table.cancel.cancelled() => return Err(self.closed()),
         };

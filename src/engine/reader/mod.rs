@@ -282,11 +282,13 @@ impl ReaderInner {
     async fn run(self: Arc<Self>, refresh: Duration) {
         loop {
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep(refresh) => {}
                 () = self.unused.cancelled(), if lock(&self.tables).is_empty() => return,
             }
             tokio::select! {
+                biased;
                 () = self.closed.cancelled() => return,
                 () = self.round() => {}
             }

@@ -25,7 +25,7 @@ fn config() -> StoreConfig {
 /// A store whose faults the limits meet.
 fn limited(config: &StoreConfig) -> (Store, Arc<Faults>) {
     let (store, faults) = Store::open("memory:///").unwrap().with_faults();
-    (store.with_limits(config), faults)
+    (store.with_limits(config, Env::default()), faults)
 }
 
 fn body(text: &'static str) -> Bytes {

@@ -38,6 +38,7 @@ impl RemoteCompactor {
                 carried_out,
             };
             let answer = tokio::select! {
+                biased;
                 answer = self.service.attend(attendance.bounded(), WAIT) => answer,
                 () = quarantine.changed(&listed) => {
                     tokio::time::sleep(CHANGE_REST).await;
