@@ -15,6 +15,7 @@
 
 mod follower;
 mod record;
+mod rests;
 mod upkeep;
 mod writer;
 
@@ -180,6 +181,14 @@ impl Log {
         while let Some(record) = self.record(after + 1 + records.len() as u64).await? {
             records.push(record);
         }
+        Ok(records)
+    }
+
+    /// As [`Self::read_after`], but as far as a listing tells: in time that does not depend on how fast others append.
+    async fn read_beyond(&self, after: u64) -> Result<Vec<Record>> {
+        let newest = self.newest_number().await?;
+        let records: Vec<Record> = self.records(after + 1..newest + 1).try_collect().await?;
+        self.check_epochs(&records)?;
         Ok(records)
     }
 

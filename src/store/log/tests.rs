@@ -1,6 +1,6 @@
 //! Every case runs over memory and over local disk. Time is paused where delays are waited for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -198,6 +198,33 @@ async fn a_lost_answer_is_looked_up_before_it_is_believed_or_retried() {
         assert_eq!(number.unwrap(), 4);
         let records = fixture.log().read().await.unwrap();
         assert_eq!(bodies(&records), ["", "a", "b", "c"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_is_taken_over_from_a_writer_that_never_rests() {
+    for fixture in fixtures() {
+        let env = Env::following_tokio(Duration::from_millis(1));
+        for operation in [Operation::Create, Operation::Get, Operation::List] {
+            let delay = Effect::Delay(Duration::from_millis(10));
+            fixture.faults.add(Fault::new(operation, "", delay));
+        }
+        let log = Log::new(fixture.store.clone(), "catalog", env.clone());
+        let (mut old, _) = LogWriter::open(log.clone(), || env.random()).await.unwrap();
+        let appending = tokio::spawn(async move {
+            for attempt in 0.. {
+                if let Err(error) = old.append(RecordKind::Edit, body("old"), attempt).await {
+                    return (old.last(), error);
+                }
+            }
+            unreachable!("it is overtaken");
+        });
+        let (new, records) = LogWriter::open(log, || env.random()).await.unwrap();
+        let (last, error) = appending.await.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Fenced);
+        assert_eq!(new.last(), last + 1);
+        let numbers: Vec<u64> = records.iter().map(|record| record.number).collect();
+        assert_eq!(numbers, (1..=last).collect::<Vec<_>>());
     }
 }
 

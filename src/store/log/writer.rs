@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Log, Record, RecordKind, SnapshotRule};
+use super::{Log, Record, RecordKind, SnapshotRule, rests::Rests};
 use crate::{
     clock::Moment,
     error::{Error, ErrorKind, Result},
@@ -19,6 +19,8 @@ use crate::{
 
 /// How often an append whose answers are lost is tried before it is given up as `Unavailable`.
 pub const APPEND_ATTEMPTS_MAX: u32 = 8;
+/// How often a claim is tried in whose way the appends of others come.
+const CLAIM_ATTEMPTS_MAX: u32 = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,7 @@ pub struct LogWriter {
     snapshots: SnapshotRule,
     /// Records before this number are needless, and have been since then at the latest.
     obsolete: Option<(u64, Moment)>,
+    rests: Rests,
 }
 
 /// How one attempt to create a record ended.
@@ -61,6 +64,27 @@ struct Claim<A, B> {
     body: B,
     /// Whether the records that precede the claim are wanted, or only the newest of them.
     whole: bool,
+}
+
+impl<A, B> Claim<A, B> {
+    /// The records that precede it, and when they were asked for. Of a log that was read before, in vain, only what has
+    /// come since is read: who reads all again each time never catches up with a busy writer.
+    async fn preceding(
+        &self,
+        log: &Log,
+        before: Option<(LogWriter, Vec<Record>)>,
+    ) -> Result<(Vec<Record>, Moment)> {
+        let asked_at = log.env.moment();
+        let records = match before {
+            Some((writer, mut records)) if self.whole && !writer.is_stale() => {
+                records.extend(log.read_beyond(writer.last).await?);
+                records
+            }
+            _ if self.whole => log.read().await?,
+            _ => log.newest().await?.into_iter().collect(),
+        };
+        Ok((records, asked_at))
+    }
 }
 
 impl LogWriter {
@@ -132,12 +156,8 @@ impl LogWriter {
         A: FnMut() -> u128,
         B: FnMut(&[Record]) -> Result<Bytes>,
     {
-        for _ in 0..APPEND_ATTEMPTS_MAX {
-            let asked_at = log.env.moment();
-            let records = match claim.whole {
-                true => log.read().await?,
-                false => log.newest().await?.into_iter().collect(),
-            };
+        let (mut records, mut asked_at) = claim.preceding(&log, None).await?;
+        for _ in 0..CLAIM_ATTEMPTS_MAX {
             // Epochs never fall along a log.
             let newest = records.last().map_or(Epoch(0), |record| record.epoch);
             if let Some(epoch) = claim.at.filter(|epoch| *epoch <= newest) {
@@ -146,33 +166,44 @@ impl LogWriter {
                     "log {folder} was taken over with epoch {newest}; ours is {epoch}"
                 )));
             }
-            let mut writer = Self {
-                log: log.clone(),
-                epoch: claim.at.unwrap_or(Epoch(newest.0 + 1)),
-                last: 0,
-                base: 1,
-                in_doubt: Vec::new(),
-                tail_at: asked_at,
-                snapshots: SnapshotRule::default(),
-                obsolete: None,
-            };
-            for record in &records {
-                writer.note(record, asked_at);
-            }
+            let epoch = claim.at.unwrap_or(Epoch(newest.0 + 1));
+            let mut writer = Self::behind(&log, epoch, &records, asked_at);
             let (body, attempt) = ((claim.body)(&records)?, (claim.attempts)());
-            match writer.append(RecordKind::Claim, body, attempt).await {
+            let others = match writer.append(RecordKind::Claim, body, attempt).await {
                 Ok(_) if claim.whole || writer.is_tail(attempt).await? => {
                     return Ok((writer, records));
                 }
-                Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => {}
+                Ok(_) => None,
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => {
+                    Some((writer, records))
+                }
                 Err(error) => return Err(error),
-            }
+            };
+            (records, asked_at) = claim.preceding(&log, others).await?;
         }
         Err(Error::conflict(format!(
-            "other writers keep taking over log {}",
+            "log {} cannot be taken over: others have written to it just before, {CLAIM_ATTEMPTS_MAX} times",
             log.folder
         )))
+    }
+
+    /// The writer whose claim is to follow `records`, which were asked for at `asked_at`.
+    fn behind(log: &Log, epoch: Epoch, records: &[Record], asked_at: Moment) -> Self {
+        let mut writer = Self {
+            log: log.clone(),
+            epoch,
+            last: 0,
+            base: 1,
+            in_doubt: Vec::new(),
+            tail_at: asked_at,
+            snapshots: SnapshotRule::default(),
+            obsolete: None,
+            rests: Rests::default(),
+        };
+        for record in records {
+            writer.note(record, asked_at);
+        }
+        writer
     }
 
     /// Our epoch.
@@ -237,6 +268,7 @@ impl LogWriter {
             let bytes = body.len();
             return Err(Error::too_large(format!("log record of {bytes} bytes")));
         }
+        self.rests.rest(&self.log.env).await;
         let asked_at = self.log.env.moment();
         let number = self.last + 1;
         let record = Record {
@@ -272,6 +304,7 @@ impl LogWriter {
         }
         self.check_tail(&record).await?;
         self.note(&record, asked_at);
+        self.rests.appended(asked_at, &self.log.env);
         Ok(number)
     }
 
