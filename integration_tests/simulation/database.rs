@@ -1,17 +1,18 @@
 //! A database: an engine, whoever takes over from it, and a client that knows what should be in it.
 
+mod settling;
+
 use std::{sync::Arc, time::Duration};
 
 use siltstone::{
     compaction::{AutoCompactor, Compactor, LocalCompactor, RemoteCompactor, remote::FleetView},
     config::{Bytes, CompactionMode, EngineConfig, Fallback, Millis, RemoteConfig, WalMode},
-    engine::{Engine, EngineStats, ScanRequest, Snapshot, Table},
+    engine::{Engine, ScanRequest, Snapshot, Table},
     error::{ErrorKind, Result},
     store::Store,
     types::{OwnerId, PlannerKind, TableOptions, TimeRange},
-    verify::verify,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -26,8 +27,6 @@ use crate::{
 
 /// No single operation takes as long, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(1_800);
-/// Everything comes to rest within this time once all is healed: longer than the longest pause between attempts.
-const REST: Duration = Duration::from_secs(4 * 3600);
 const TABLE: &str = "readings";
 const WINDOWS: u64 = 5;
 
@@ -400,94 +399,6 @@ impl Database {
             }
         }
         Some(ended)
-    }
-
-    /// All is healed: everything must be done and tidied up, and nothing lost.
-    async fn settle(&mut self, session: Session) {
-        self.tell("settles");
-        let began = Instant::now();
-        let Session {
-            host,
-            engine,
-            table,
-            snapshots,
-        } = session;
-        drop(snapshots);
-        loop {
-            let rest = async {
-                table.flush().await?;
-                engine.wait_compacted().await
-            };
-            let rested = timeout(REST, rest).await;
-            let stats = engine.stats();
-            let rested = rested.unwrap_or_else(|_| panic!("it does not rest: {stats:#?}"));
-            rested.unwrap();
-            // What failed too often is tried again by itself.
-            if stats.compaction.quarantine.is_empty() {
-                break;
-            }
-            assert!(began.elapsed() < REST, "excluded for ever: {stats:#?}");
-            sleep(Duration::from_secs(60)).await;
-        }
-        self.check(&reading_rows(
-            &try_scan(&table, ScanRequest::default()).await.unwrap(),
-        ));
-        self.check_tidy(&host, &engine, &table).await;
-        self.count(&engine.stats());
-        engine.close().await.unwrap();
-        host.kill();
-        let session = self.open().await;
-        let batch = try_scan(&session.table, ScanRequest::default())
-            .await
-            .unwrap();
-        self.check(&reading_rows(&batch));
-        session.engine.close().await.unwrap();
-        self.tell("has settled");
-    }
-
-    /// Nothing is stored but what is live, and no memory is held.
-    async fn check_tidy(&self, host: &Host, engine: &Engine, table: &Table) {
-        let began = Instant::now();
-        loop {
-            sleep(Duration::from_secs(70)).await;
-            engine.collect_garbage().await.unwrap();
-            let stats = table.stats();
-            let names = self.objects.list("").await.unwrap();
-            let ssts = names
-                .iter()
-                .filter(|object| object.name.ends_with(".parquet"))
-                .count();
-            let results = names
-                .iter()
-                .filter(|object| object.name.contains("/results/"))
-                .count();
-            if (ssts as u64, results) == (stats.ssts, 0) {
-                break;
-            }
-            let names: Vec<_> = names.iter().map(|object| &object.name).collect();
-            assert!(
-                began.elapsed() < REST,
-                "left behind: {names:#?}, {stats:#?}"
-            );
-        }
-        let stats = engine.stats();
-        assert_eq!(stats.compaction.jobs_running, 0, "{stats:#?}");
-        assert_eq!(
-            (stats.memtable_bytes, stats.write_bytes_reserved),
-            (0, 0),
-            "{stats:#?}"
-        );
-        let report = verify(&host.store(&self.objects), &[], |_| {})
-            .await
-            .unwrap();
-        assert!(report.is_clean(), "{report:#?}");
-    }
-
-    fn count(&self, stats: &EngineStats) {
-        let compaction = &stats.compaction;
-        self.world
-            .count("jobs committed", compaction.jobs_committed);
-        self.world.count("jobs resumed", compaction.jobs_resumed);
     }
 }
 
