@@ -42,14 +42,18 @@ pub(super) async fn bisect_rest(
             return Ok(progress);
         };
         let cut = bisect(stretches(store, &progress, &rest).await?, &rest);
-        let split = cut.and_then(|cut| progress.split(index, &[cut]));
+        let why_not = match &cut {
+            None => "is one stretch of its inputs",
+            Some(_) => "is what as many cuts as can be numbered have left",
+        };
+        let split = cut.and_then(|cut| progress.split(index, cut));
         let Some(split) = split else {
             if parts(&progress) > known {
                 return Ok(progress);
             }
             let task = progress.job().task_id(index);
             return Err(Error::too_large(format!(
-                "task {task} cannot be cut any more, {rest:?} is one stretch of its inputs: {}",
+                "task {task} cannot be cut any more, {rest:?} {why_not}: {}",
                 reason.message()
             )));
         };

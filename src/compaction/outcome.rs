@@ -123,8 +123,8 @@ pub struct TaskSplit {
     pub part: u32,
     /// Keys of the task that no part before covers: all of the rest.
     pub range: KeyRange,
-    /// Tasks that cover the range once, in key order. Their indexes are theirs alone, and greater than the
-    /// task's own.
+    /// Tasks that cover the range once, in key order. Their indexes are theirs alone, whoever cuts other tasks of the
+    /// job at the same time, and greater than the task's own: see [`TaskId::halves`].
     pub children: Vec<Task>,
 }
 

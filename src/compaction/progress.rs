@@ -119,27 +119,26 @@ impl JobProgress {
         shares.sum()
     }
 
-    /// The split of the rest of the task at `index` at `cuts`, keys inside of it that ascend. `None` when nothing
-    /// is left of it.
-    pub fn split(&self, index: u32, cuts: &[Key]) -> Option<TaskSplit> {
+    /// The split of the rest of the task at `index` at `cut`, a key inside of it. `None` when nothing is left of it, or
+    /// when there are [no numbers](crate::types::TaskId::halves) for its halves.
+    pub fn split(&self, index: u32, cut: Key) -> Option<TaskSplit> {
         let chain = self.chains.get(&index)?;
         let rest = chain.rest()?;
-        let last = *self.chains.keys().next_back()?;
-        let (fresh, apart) = self.share.numbers_after(last);
-        let starts = std::iter::once(rest.start.clone()).chain(cuts.iter().cloned().map(Some));
-        let ends = cuts.iter().cloned().map(Some).chain([rest.end.clone()]);
-        let ranges = starts.zip(ends);
-        let children = (fresh..)
-            .step_by(apart)
-            .zip(ranges)
-            .map(|(index, (start, end))| Task {
-                id: self.job.task_id(index),
-                range: KeyRange { start, end },
-            });
+        let task = chain.task().id;
+        let [left, right] = task.halves()?;
+        let before = KeyRange {
+            start: rest.start.clone(),
+            end: Some(cut.clone()),
+        };
+        let after = KeyRange {
+            start: Some(cut),
+            end: rest.end.clone(),
+        };
+        let children = [(left, before), (right, after)].map(|(id, range)| Task { id, range });
         Some(TaskSplit {
-            task: chain.task().id,
+            task,
             part: chain.next_part(),
-            children: children.collect(),
+            children: children.into(),
             range: rest,
         })
     }

@@ -1,8 +1,7 @@
 //! Which tasks of a job one compactor runs, when two share it. Pure.
 //!
-//! A share is a stretch of keys that no planned task crosses. Whoever cuts a task gives the pieces numbers that are
-//! theirs alone; so that two compactors which do not see each other's cuts never choose the same, one has the even
-//! numbers, the other the odd ones.
+//! A share is a stretch of keys that no planned task crosses. Two compactors do not see each other's cuts, and need not:
+//! the numbers of the pieces follow from the task that is cut.
 
 use super::Task;
 use crate::types::KeyRange;
@@ -11,22 +10,12 @@ use crate::types::KeyRange;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     keys: KeyRange,
-    numbers: Numbers,
-}
-
-/// Numbers that pieces of tasks may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Numbers {
-    All,
-    Even,
-    Odd,
 }
 
 impl Share {
     /// Every task.
     pub const ALL: Self = Self {
         keys: KeyRange::ALL,
-        numbers: Numbers::All,
     };
 
     /// The first `first` of `tasks`, which are in key order, and the others. `None` when one of the two would be empty.
@@ -40,14 +29,12 @@ impl Share {
                 start: None,
                 end: Some(cut.clone()),
             },
-            numbers: Numbers::Even,
         };
         let after = Self {
             keys: KeyRange {
                 start: Some(cut),
                 end: None,
             },
-            numbers: Numbers::Odd,
         };
         Some((before, after))
     }
@@ -64,16 +51,6 @@ impl Share {
             (_, all) if *all == KeyRange::ALL => true,
             (None, share) => share.start.is_none(),
             (Some(start), share) => share.contains(&start.0),
-        }
-    }
-
-    /// The least number above `last` that a piece may have, and how far apart the numbers are.
-    pub(super) fn numbers_after(&self, last: u32) -> (u32, usize) {
-        let next = last + 1;
-        match self.numbers {
-            Numbers::All => (next, 1),
-            Numbers::Even => (next + next % 2, 2),
-            Numbers::Odd => (next + (next + 1) % 2, 2),
         }
     }
 }
@@ -133,16 +110,5 @@ mod tests {
         });
         let (one, other) = ((true, false), (false, true));
         assert_eq!(of, [one, one, one, other]);
-    }
-
-    #[test]
-    fn halves_never_choose_the_same_number() {
-        let ranges = [task(None, Some(2)).range, task(Some(2), None).range];
-        let (before, after) = Share::halves(&ranges, 1).unwrap();
-        for last in 0..5 {
-            let [(even, _), (odd, _)] = [&before, &after].map(|share| share.numbers_after(last));
-            assert!(even > last && odd > last && even % 2 == 0 && odd % 2 == 1);
-            assert_eq!(Share::ALL.numbers_after(last), (last + 1, 1));
-        }
     }
 }

@@ -1,10 +1,12 @@
 //! Cuts a job into tasks of about equal bytes, and a task that is too large in two. Pure: where it may cut is
 //! an argument.
 
-use crate::types::{Key, KeyRange};
+use crate::types::{Key, KeyRange, TaskId};
 
 /// Tasks of one job at most.
 pub const TASKS_PER_JOB_MAX: usize = 64;
+
+const _: () = assert!(TASKS_PER_JOB_MAX < TaskId::PLANNED_TASKS_MAX as usize);
 
 /// A stretch of an input, such as a row group: from `first_key` on there are about `bytes` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -140,8 +140,34 @@ text_id! {
 pub struct TaskId {
     /// The job it is part of.
     pub job: JobId,
-    /// Position in the job's list of tasks, from 0.
+    /// Below [`PLANNED_TASKS_MAX`](Self::PLANNED_TASKS_MAX) its position in the job's list of tasks, from 0; above,
+    /// which [half](Self::halves) of which task it is.
     pub index: u32,
+}
+
+impl TaskId {
+    /// A job has fewer planned tasks than this. It is part of the stored formats: never change it.
+    pub const PLANNED_TASKS_MAX: u32 = 1_024;
+
+    /// The tasks that are made when this one is cut in two; `None` when the numbers are used up, after
+    /// 21 cuts or more.
+    ///
+    /// Their indexes follow from this one's alone, are greater, and are those of no other task's halves: whoever cuts
+    /// tasks of a job need not know what others cut. They are numbered like the nodes of a heap below the planned
+    /// tasks.
+    pub fn halves(&self) -> Option<[TaskId; 2]> {
+        let left = self.index.checked_mul(2)?;
+        let left = left.checked_add(Self::PLANNED_TASKS_MAX)?;
+        let right = left.checked_add(1)?;
+        Some([left, right].map(|index| TaskId { index, ..*self }))
+    }
+
+    /// The task it is a half of; `None` for a planned one.
+    pub fn whole(&self) -> Option<TaskId> {
+        let half = self.index.checked_sub(Self::PLANNED_TASKS_MAX)?;
+        let index = half / 2;
+        Some(TaskId { index, ..*self })
+    }
 }
 
 impl fmt::Display for TaskId {
@@ -244,7 +270,36 @@ impl FromStr for SstId {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn halves_of_a_task_are_those_of_no_other(index in any::<u32>()) {
+            let task = TaskId { job: JobId::default(), index };
+            for half in task.halves().into_iter().flatten() {
+                prop_assert!(half.index > index && half.index >= TaskId::PLANNED_TASKS_MAX);
+                prop_assert_eq!(half.whole(), Some(task));
+            }
+            if let Some(whole) = task.whole() {
+                prop_assert!(whole.halves().is_some_and(|halves| halves.contains(&task)));
+            }
+            prop_assert_eq!(task.whole().is_none(), index < TaskId::PLANNED_TASKS_MAX);
+        }
+    }
+
+    #[test]
+    fn every_task_can_be_cut_21_times() {
+        let mut task = TaskId {
+            job: JobId::default(),
+            index: TaskId::PLANNED_TASKS_MAX - 1,
+        };
+        for _ in 0..21 {
+            task = task.halves().unwrap()[1];
+        }
+        assert_eq!(task.halves(), None);
+    }
 
     #[test]
     fn sst_ids_survive_their_text_form() {

@@ -84,7 +84,8 @@ impl JobSubmission {
 /// A task of a submitted job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskSubmission {
-    /// Its position in the job, or a number beyond when it was cut from another.
+    /// Its position in the job, or its number as a half of another: see
+    /// [`TaskId::halves`](crate::types::TaskId::halves).
     pub index: u32,
     /// About how many bytes it reads.
     pub bytes: u64,

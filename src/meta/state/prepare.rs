@@ -276,21 +276,24 @@ impl State {
 }
 
 /// The tasks of `known` that `submission` has no use for any more: it names all that its engine lacked when it made
-/// it, and tasks are numbered in the order in which they came up. So an older submission, which comes late, does
-/// not cancel what a newer one has cut.
+/// it. An older submission, which comes late, names what was whole then; so it does not cancel the halves.
 fn superseded(known: &Job, submission: &JobSubmission) -> Vec<Cancelled> {
     let named: BTreeSet<u32> = submission.tasks.iter().map(|task| task.index).collect();
-    let Some(&last) = named.last() else {
+    if named.is_empty() {
         return Vec::new();
-    };
-    let open = known.tasks.range(..last);
+    }
+    let open = known.tasks.iter();
     let open = open.filter(|(_, task)| task.phase.is_open() || task.phase == Phase::Displaced);
-    let open = open.filter(|(index, _)| !named.contains(index));
-    let cancelled = open.map(|(&index, _)| Cancelled {
-        task: TaskId {
-            job: submission.job,
-            index,
-        },
+    let open = open.map(|(&index, _)| TaskId {
+        job: submission.job,
+        index,
+    });
+    let is_of_use = |task: &TaskId| {
+        let mut line = std::iter::successors(Some(*task), TaskId::whole);
+        line.any(|task| named.contains(&task.index))
+    };
+    let cancelled = open.filter(|task| !is_of_use(task)).map(|task| Cancelled {
+        task,
         reason: "its engine has its result, or has cut it".to_owned(),
     });
     cancelled.collect()

@@ -320,19 +320,46 @@ fn task_that_its_engine_has_cut_is_run_no_more() {
     };
     assert_eq!(story.state_of(first()), slow);
     let seen = story.state.job(job(1)).unwrap().revision;
-    // The engine cuts task 0 into 3 and 4.
-    let update = story.ask(&lacking(&[1, 2, 3, 4]), at(2)).unwrap();
+    let [left, right] = first().halves().unwrap().map(|half| half.index);
+    let cut = lacking(&[1, 2, left, right]);
+    let update = story.ask(&cut, at(2)).unwrap();
     assert_eq!(update.cancelled.len(), 1);
     let known = story.state.job(job(1)).unwrap();
     let changed = known.states_since(seen);
     let changed: Vec<u32> = changed.into_iter().map(|(index, _)| index).collect();
-    assert_eq!(changed, [0, 3, 4]);
+    assert_eq!(changed, [0, left, right]);
     assert!(!story.state.holds(&"a".into(), 1, attempt), "it is stopped");
     // Neither what comes late, nor a body alone, undoes that.
     for late in [&[0, 1, 2][..], &[]] {
         let update = story.ask(&lacking(late), at(3)).unwrap();
         assert!(update.is_empty(), "{update:?}");
     }
+}
+
+#[test]
+fn what_an_engine_says_late_cancels_no_task_that_it_has_cut_since() {
+    let mut story = Story::new();
+    story.submit(1, 3);
+    let halves = |index| {
+        let whole = TaskId { index, ..first() };
+        whole.halves().unwrap().map(|half| half.index)
+    };
+    let ([a, b], [c, d]) = (halves(1), halves(0));
+    let [e, f] = halves(a);
+    story.ask(&lacking(&[0, 2, a, b]), at(1)).unwrap();
+    let update = story.ask(&lacking(&[2, b, c, d, e, f]), at(2)).unwrap();
+    let cancelled = update.cancelled.iter();
+    let cancelled: Vec<u32> = cancelled.map(|cancelled| cancelled.task.index).collect();
+    assert_eq!(cancelled, [0, a]);
+    for late in [&[0, 1, 2][..], &[0, 2, a, b]] {
+        let update = story.ask(&lacking(late), at(3)).unwrap();
+        assert!(update.is_empty(), "{update:?}");
+    }
+    // Of what is named, or cut from what is named, everything stays; the rest has ended.
+    let update = story.ask(&lacking(&[a, b]), at(4)).unwrap();
+    let cancelled = update.cancelled.iter();
+    let cancelled: Vec<u32> = cancelled.map(|cancelled| cancelled.task.index).collect();
+    assert_eq!(cancelled, [2, c, d]);
 }
 
 #[test]
