@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use async_trait::async_trait;
@@ -276,6 +276,67 @@ async fn a_damaged_input_is_left_alone_while_the_rest_of_the_table_is_compacted(
     .await;
     assert_eq!(bench.engine.stats().compaction.quarantine, []);
     assert_eq!(bench.rows().await, 2);
+}
+
+/// Panics with every job, at once or later.
+struct Panicking {
+    at_once: bool,
+    jobs: AtomicUsize,
+}
+
+#[async_trait]
+impl Compactor for Panicking {
+    async fn compact(
+        &self,
+        _job: Arc<CompactionJob>,
+        _context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        self.jobs.fetch_add(1, Ordering::Relaxed);
+        if !self.at_once {
+            tokio::task::yield_now().await;
+        }
+        panic!("scripted panic");
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity { jobs: 1 }
+    }
+
+    fn kind(&self) -> &'static str {
+        "panicking"
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_compactor_panics_has_failed_and_its_inputs_are_left_alone() {
+    for at_once in [false, true] {
+        let bench = Bench::new(one_second_windows()).await;
+        bench.flush_runs(4).await;
+        let panicking = Arc::new(Panicking {
+            at_once,
+            jobs: AtomicUsize::new(0),
+        });
+        bench.engine.set_compactor(Some(panicking.clone()));
+        let jobs = || panicking.jobs.load(Ordering::Relaxed);
+        eventually("the inputs are left alone, or another panic", async || {
+            jobs() > 1 || (jobs() == 1 && bench.table.stats().jobs == 0)
+        })
+        .await;
+        let compaction = bench.engine.stats().compaction;
+        assert_eq!((jobs(), compaction.jobs_resumed), (1, 0));
+        assert_eq!(compaction.jobs_failed, [("internal".to_owned(), 1)].into());
+        assert_eq!(compaction.ssts_quarantined, 4);
+        let reason = &compaction.quarantine[0].reason;
+        assert!(reason.contains("panicked: scripted panic"), "{reason}");
+        // Whoever asks for a compaction is told.
+        let error = bench.table.compact().await.unwrap_err();
+        assert!(error.to_string().contains("scripted panic"), "{error}");
+        assert_eq!((jobs(), bench.table.stats().jobs), (2, 0));
+        let local = LocalCompactor::new(bench.store.clone(), &config().compaction, Env::default());
+        bench.engine.set_compactor(Some(Arc::new(local)));
+        bench.table.compact().await.unwrap();
+        assert_eq!((bench.rows().await, bench.table.stats().ssts), (5, 1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

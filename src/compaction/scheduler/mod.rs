@@ -6,7 +6,7 @@
 //! 2. Its inputs are claimed, and the job is recorded in the manifest. A trivial move is committed at once.
 //! 3. The compactor runs it; a job found in the manifest at open is run likewise, resuming what is done.
 //! 4. What the proof accepts is committed in one edit: inputs out, outputs in, job ended.
-//! 5. A job that fails is given up in the manifest, and its inputs are quarantined for a while.
+//! 5. A job that fails, or panics, is given up in the manifest, and its inputs are quarantined for a while.
 //!
 //! A claim is released when its job has ended in the manifest, however it ended. Nothing here waits for the
 //! store but the jobs themselves. When there is nothing to do, the scheduler sleeps until something happens
@@ -343,7 +343,7 @@ impl Inner {
     }
 
     /// Runs recorded jobs that nobody runs: left by an engine before, by a start whose caller went away or
-    /// never learned how its commit ended, or by a panic.
+    /// never learned how its commit ended.
     fn adopt_jobs(self: &Arc<Self>, table: &Arc<TableJobs>) {
         let version = table.manifest.version();
         for record in version.jobs.values() {
@@ -398,7 +398,7 @@ impl Inner {
         let inner = self.clone();
         let tracked = self.tracker.track_future(job);
         tokio::spawn(async move {
-            // A job that panics ends too; what it recorded is adopted.
+            // A panic outside of what `run_job` catches ends the job too, and its claim.
             let _ = AssertUnwindSafe(tracked).catch_unwind().await;
             inner.tick();
             inner.wake.notify_one();

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashSet,
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
     task::Poll,
 };
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::{Inner, JobEnd, TableJobs, lock, slots::Slot};
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
         Plan, Share, proof, results,
         split::{Stretch, split},
     },
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Result, panic_text},
     manifest::{Edit, JobRecord, SstMove, SstRef, Version},
     sst::{SstAccess, SstReader},
     store::layout::{self, ObjectName},
@@ -154,11 +155,16 @@ impl Inner {
         claim: Claim,
         slot: Slot,
     ) -> JobEnd {
-        let outcome = self.outcome_of(table, record, slot).await;
-        let result = match outcome {
-            Ok((job, outcome)) => self.commit(table, &job, &outcome).await,
-            Err(error) => Err(error),
+        let run = async {
+            let (job, outcome) = self.outcome_of(table, record, slot).await?;
+            self.commit(table, &job, &outcome).await
         };
+        // Left in the manifest, a job that panics would be adopted at once, and panic again.
+        let result = AssertUnwindSafe(run).catch_unwind().await;
+        let result = result.unwrap_or_else(|panic| {
+            let text = panic_text(panic.as_ref());
+            Err(Error::internal(format!("compaction panicked: {text}")))
+        });
         let ended = match result {
             Ok(report) => Ok(report),
             // The next engine on this root resumes it.
