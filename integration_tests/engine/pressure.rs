@@ -1,6 +1,12 @@
 //! Memory and back-pressure: nothing leaks, nobody is poisoned, and every wait has a reason.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use siltstone::{
@@ -16,6 +22,7 @@ use siltstone::{
         faulty::{Effect, Fault, Operation},
     },
 };
+use tokio::sync::Notify;
 
 use crate::support::{Reading, eventually, one_second_windows, readings, readings_schema};
 
@@ -39,6 +46,74 @@ async fn table(engine: &Engine) -> Table {
 fn waits(table: &Table, reason: &str) -> u64 {
     let waits = table.stats().write_waits;
     waits.get(reason).copied().unwrap_or(0)
+}
+
+/// Has no room for jobs, until it is given some.
+struct Cramped {
+    local: LocalCompactor,
+    has_room: AtomicBool,
+    gained: Notify,
+    /// How often somebody had a plan and asked for room.
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Compactor for Cramped {
+    async fn compact(
+        &self,
+        job: Arc<CompactionJob>,
+        context: CompactionContext,
+    ) -> Result<CompactionOutcome> {
+        self.local.compact(job, context).await
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Capacity {
+            jobs: usize::from(self.has_room.load(Ordering::Relaxed)),
+        }
+    }
+
+    async fn gains_room(&self) {
+        self.gained.notified().await;
+    }
+
+    fn kind(&self) -> &'static str {
+        "cramped"
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_lacked_room_starts_as_soon_as_there_is_some() {
+    let store = Store::open("memory:///").unwrap();
+    let cramped = Arc::new(Cramped {
+        local: LocalCompactor::new(store.clone(), &config().compaction, Env::default()),
+        has_room: AtomicBool::new(false),
+        gained: Notify::new(),
+        asked: AtomicUsize::new(0),
+    });
+    let builder = Engine::builder(config()).store(store);
+    let engine = builder.compactor(cramped.clone()).open().await.unwrap();
+    let table = table(&engine).await;
+    for round in 0..config().compaction.l0_runs_trigger as i64 {
+        table
+            .write(readings(&[(0, None, Some(round))]))
+            .await
+            .unwrap();
+        table.flush().await.unwrap();
+    }
+    eventually("there is no room for a plan", async || {
+        cramped.asked.load(Ordering::Relaxed) > 0
+    })
+    .await;
+    assert_eq!(engine.stats().compaction.jobs_started, 0);
+    cramped.has_room.store(true, Ordering::Relaxed);
+    cramped.gained.notify_one();
+    let merged = eventually("the runs are merged", async || table.stats().ssts == 1);
+    // The scheduler looks once a minute by itself.
+    let merged = tokio::time::timeout(Duration::from_secs(20), merged).await;
+    merged.expect("the scheduler was not told");
+    engine.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

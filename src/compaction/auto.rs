@@ -8,6 +8,7 @@
 //! 4. When it has ended, measure how fast its tasks were, whoever ran them.
 //!
 //! There is room for as many jobs as both sides have together; for those of this process alone while the fleet is away.
+//! Who plans is told when it is back.
 
 mod rate;
 mod record;
@@ -326,12 +327,7 @@ impl Compactor for AutoCompactor {
     }
 
     fn capacity(&self) -> Capacity {
-        let seen = self.fleet.seen();
-        let has_fleet = match seen {
-            FleetSeen::Unknown => true,
-            FleetSeen::There(fleet) => fleet.slots > 0,
-            FleetSeen::Away(_) => false,
-        };
+        let has_fleet = self.fleet.seen().may_run_jobs();
         let books = self.books();
         let room = |side: &dyn Compactor, book: &SideBook| {
             side.capacity().jobs.saturating_sub(book.entering)
@@ -344,6 +340,10 @@ impl Compactor for AutoCompactor {
         Capacity {
             jobs: (local + remote).saturating_sub(books.deciding),
         }
+    }
+
+    async fn gains_room(&self) {
+        self.fleet.returned().await;
     }
 
     fn forget(&self, job: JobId) {

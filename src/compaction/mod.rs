@@ -102,6 +102,12 @@ pub trait Compactor: Send + Sync + 'static {
     /// How many more jobs it can take now: the scheduler plans no more than that.
     fn capacity(&self) -> Capacity;
 
+    /// Returns when it can take more jobs than before although none has ended, so that who plans would not notice.
+    /// For one caller at a time. Cancel-safe: what was not told is told to the next call.
+    async fn gains_room(&self) {
+        std::future::pending().await
+    }
+
     /// Nobody will ask for `job` again, whose last run was cancelled: what others hold of it may go.
     fn forget(&self, job: JobId) {
         let _ = job;

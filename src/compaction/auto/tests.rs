@@ -160,10 +160,15 @@ async fn a_fleet_that_is_away_is_not_waited_for_and_found_again() {
     f.set_fleet(Some(Fleet::default()));
     f.run(&f.job(4, 1_024, 1)).await;
     assert_eq!(f.last().decision.reason, DecisionReason::NoNodes);
+    let told = tokio::spawn({
+        let auto = f.auto.clone();
+        async move { auto.gains_room().await }
+    });
     // A job that runs here goes on looking.
     f.local.hold();
     let running = f.spawn(&f.job(5, 1_024, 1), 0);
     until(|| f.local.running.load(Ordering::Relaxed) == 1).await;
+    assert!(!told.is_finished());
     f.set_fleet(Some(Fleet {
         nodes: 1,
         slots: 8,
@@ -171,6 +176,8 @@ async fn a_fleet_that_is_away_is_not_waited_for_and_found_again() {
     }));
     f.clock.advance(Duration::from_secs(5));
     until(|| f.auto.capacity().jobs == both - 1).await;
+    // Who plans is told.
+    until(|| told.is_finished()).await;
     f.run(&f.job(6, 1_024, 1)).await;
     assert_eq!(f.ran(), (5, 1));
     f.local.end_one();

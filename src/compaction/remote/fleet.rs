@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::sync::Notify;
 
 use super::{Attendance, Fleet, JobService, JobStatus, JobSubmission, Needs, Orders, TaskState};
 use crate::{
@@ -44,12 +45,25 @@ pub enum FleetSeen {
     Away(String),
 }
 
+impl FleetSeen {
+    /// Whether jobs can be sent there. As long as nobody has looked, that is to be tried.
+    pub fn may_run_jobs(&self) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::There(fleet) => fleet.slots > 0,
+            Self::Away(_) => false,
+        }
+    }
+}
+
 /// The fleet as an engine sees it, and the meta service through which it does.
 pub struct FleetView {
     service: Arc<dyn JobService>,
     needs: Needs,
     env: Env,
     view: Mutex<View>,
+    /// Told when jobs can be sent to the fleet again.
+    returned: Notify,
 }
 
 struct View {
@@ -78,6 +92,7 @@ impl FleetView {
                 submitted: BTreeMap::new(),
                 queue: None,
             }),
+            returned: Notify::new(),
         }
     }
 
@@ -104,6 +119,12 @@ impl FleetView {
         seen
     }
 
+    /// Returns when a look has found that the fleet can run jobs, after one that found that it cannot. For one caller
+    /// at a time; a return between two calls is told to the second. Cancel-safe.
+    pub async fn returned(&self) {
+        self.returned.notified().await;
+    }
+
     /// How long a job waits for a node, from its submission on, by what was measured lately.
     pub fn queue_time(&self) -> Duration {
         let Some((mean, measured)) = self.lock().queue else {
@@ -121,8 +142,13 @@ impl FleetView {
             _ => FRESH,
         };
         let mut view = self.lock();
+        let has_returned = !view.seen.may_run_jobs() && seen.may_run_jobs();
         view.stale_at = self.env.monotonic() + fresh;
         view.seen = seen;
+        drop(view);
+        if has_returned {
+            self.returned.notify_one();
+        }
     }
 
     fn heard(&self, error: &Error) {

@@ -177,7 +177,21 @@ impl Scheduler {
 
     /// Starts jobs until [`Scheduler::stop`]. Meanwhile the compactor looks after the quarantine.
     pub async fn run(&self) {
-        tokio::join!(self.start_jobs(), self.attend());
+        tokio::join!(self.start_jobs(), self.attend(), self.follow_room());
+    }
+
+    /// Looks for work whenever whoever is the compactor has gained room, until [`Scheduler::stop`].
+    async fn follow_room(&self) {
+        let mut compactors = self.inner.compactor.subscribe();
+        loop {
+            let compactor = compactors.borrow_and_update().clone();
+            tokio::select! {
+                biased;
+                () = self.inner.cancel.cancelled() => return,
+                _ = compactors.changed() => {}
+                () = compactor.gains_room() => self.wake(),
+            }
+        }
     }
 
     async fn start_jobs(&self) {
