@@ -94,7 +94,7 @@ metrics! {
     COMPACTION_WRITTEN, Counter, Bytes, "siltstone_compaction_written_bytes_total", "Bytes that committed jobs wrote; over what flushes and imports wrote, write amplification";
     ROWS_DROPPED, Counter, Count, "siltstone_compaction_rows_dropped_total", "Rows that committed jobs dropped, by cause";
     SSTS_QUARANTINED, Gauge, Count, "siltstone_ssts_quarantined", "SSTs that are left alone because a job with them failed";
-    OBJECTS_DELETED, Counter, Count, "siltstone_objects_deleted_total", "Objects that were deleted because nobody needs them, by reason";
+    OBJECTS_DELETED, Counter, Count, "siltstone_objects_deleted_total", "Objects that were deleted because nobody needs them, by reason: left_table for what a compaction replaced, expired, range_deleted, dropped_table, and what was left behind";
     OBJECTS_DELETED_BY, Counter, Count, "siltstone_objects_deleted_by_total", "The same objects, by who deleted them: nodes, or the engine";
     DELETES_LEFT, Counter, Count, "siltstone_deletes_left_to_engine_total", "Objects that nodes should have deleted, and that the engine had to, by reason";
     DELETE_FAILURES, Counter, Count, "siltstone_delete_failures_total", "Attempts at a deletion that failed, and will be made again";

@@ -91,6 +91,7 @@ async fn expired_windows_go_on_a_timer_and_unread() {
     eventually("two windows are gone", async || bench.ssts().await == 2).await;
     assert_eq!(bench.faults.blocked(), 0);
     bench.faults.clear();
+    bench.deleted("expired", 2).await;
     // Late rows are accepted, and expired at once.
     table.write(readings(&[(100, None, None)])).await.unwrap();
     assert_eq!(rows(&table).await, [2_500, 60_000]);

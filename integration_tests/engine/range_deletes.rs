@@ -56,6 +56,17 @@ impl Bench {
         self.engine.create_table("readings", schema).await.unwrap()
     }
 
+    /// Waits until so many objects were deleted, all of them for `reason`.
+    pub async fn deleted(&self, reason: &str, objects: u64) {
+        let wanted = [(reason.to_owned(), objects)].into();
+        let deleted = async || self.engine.stats().gc.deleted;
+        eventually("deletions are counted", async || {
+            deleted().await.values().sum::<u64>() == objects
+        })
+        .await;
+        assert_eq!(deleted().await, wanted);
+    }
+
     pub async fn ssts(&self) -> usize {
         let objects = self.store.list("tables").await.unwrap();
         let is_sst = |name: &str| name.contains("/sst/");
@@ -112,6 +123,7 @@ async fn a_range_delete_costs_one_record_and_frees_whole_ssts_unread() {
     .await;
     assert_eq!(bench.faults.blocked(), 0);
     bench.faults.clear();
+    bench.deleted("range_deleted", 2).await;
     table.flush().await.unwrap();
     assert_eq!(rows(&table).await, [500, 1_700]);
     assert_eq!(

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    manifest::{Edit, Version, hidden},
+    manifest::{Departure, Edit, SstRef, Version, hidden},
 };
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -41,25 +41,38 @@ pub(super) async fn run(engine: Arc<EngineInner>) {
 
 /// Takes out of the version what nobody can see. Issues no request when there is nothing.
 pub(super) async fn expire(table: &TableInner) -> Result<()> {
-    if hidden(table, &table.manifest.version()).is_none() {
-        return Ok(());
+    for departure in [Departure::Expired, Departure::RangeDeleted] {
+        if hidden(table, &table.manifest.version(), departure).is_none() {
+            continue;
+        }
+        let commit = table
+            .manifest
+            .commit(|version| Ok(hidden(table, version, departure)));
+        let version = commit.await?;
+        let (why, deletes) = (departure.as_str(), version.range_deletes.len());
+        tracing::debug!(table = %table.name, why, deletes_left = deletes, "hidden ssts left the version");
     }
-    let commit = table.manifest.commit(|version| Ok(hidden(table, version)));
-    let version = commit.await?;
-    let deletes = version.range_deletes.len();
-    tracing::debug!(table = %table.name, deletes_left = deletes, "expired ssts left the version");
     Ok(())
 }
 
-fn hidden(table: &TableInner, version: &Version) -> Option<Edit> {
+/// Takes out the SSTs that are hidden for this reason, and the range deletes that have ended.
+fn hidden(table: &TableInner, version: &Version, departure: Departure) -> Option<Edit> {
     let range_deletes_ended = hidden::ended_range_deletes(version, table.memory.unflushed());
-    let edit = Edit {
-        removed: hidden::hidden_ssts(version, &table.manifest.pins()),
+    let ssts = hidden::hidden_ssts(version, &table.manifest.pins()).into_iter();
+    let removed: Vec<SstRef> = ssts
+        .filter(|(_, why)| *why == departure)
+        .map(|(sst, _)| sst)
+        .collect();
+    if removed.is_empty() && range_deletes_ended.is_empty() {
+        return None;
+    }
+    Some(Edit {
+        removed,
+        departure,
         // Nothing up to it is unflushed; so its seq is not taken again after a restart, when SSTs would seem to
         // have had another delete applied, and no entry that the WAL refused comes back.
         flushed_seq: range_deletes_ended.last().copied(),
         range_deletes_ended,
         ..Edit::default()
-    };
-    (edit != Edit::default()).then_some(edit)
+    })
 }

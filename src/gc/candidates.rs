@@ -145,9 +145,8 @@ impl Named {
         match self.keeps(sst, facts) {
             Some(reason) => Verdict::Keep(reason),
             None => {
-                let left_ms = facts.version.obsolete.get(&sst).copied();
-                let (since_ms, reason) = match (left_ms, sst) {
-                    (Some(left_ms), _) => (left_ms, Deleted::LeftTable),
+                let (since_ms, reason) = match (facts.version.obsolete.get(&sst), sst) {
+                    (Some(left), _) => (left.since_ms, Deleted::from(left.departure)),
                     // Its job has ended, and nobody will ask what became of it.
                     (None, SstId::Compacted { .. }) => {
                         return Verdict::Delete(Deleted::LostAttempt);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::types::JobId;
+use crate::{manifest::Departure, types::JobId};
 
 /// What becomes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +41,12 @@ pub enum Kept {
 /// Why an object goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Deleted {
-    /// An SST that was replaced by a compaction, or whose rows have all expired or been deleted.
+    /// An SST that was replaced by a compaction.
     LeftTable,
+    /// An SST all of whose rows were past their time to live.
+    Expired,
+    /// An SST all of whose rows a range delete hid.
+    RangeDeleted,
     /// It is of a table that is in no catalog.
     DroppedTable,
     /// An SST of an attempt whose result did not count, at a job that has ended.
@@ -63,8 +67,10 @@ pub enum Deleted {
 
 impl Deleted {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::LeftTable,
+        Self::Expired,
+        Self::RangeDeleted,
         Self::DroppedTable,
         Self::LostAttempt,
         Self::Uncommitted,
@@ -79,6 +85,8 @@ impl Deleted {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::LeftTable => "left_table",
+            Self::Expired => "expired",
+            Self::RangeDeleted => "range_deleted",
             Self::DroppedTable => "dropped_table",
             Self::LostAttempt => "lost_attempt",
             Self::Uncommitted => "uncommitted",
@@ -87,6 +95,16 @@ impl Deleted {
             Self::Probe => "probe",
             Self::Staged => "staged",
             Self::OldLogRecord => "old_log_record",
+        }
+    }
+}
+
+impl From<Departure> for Deleted {
+    fn from(departure: Departure) -> Self {
+        match departure {
+            Departure::Replaced => Self::LeftTable,
+            Departure::Expired => Self::Expired,
+            Departure::RangeDeleted => Self::RangeDeleted,
         }
     }
 }
@@ -139,7 +157,9 @@ impl fmt::Display for Kept {
 impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LeftTable => "replaced by compaction, expired or deleted",
+            Self::LeftTable => "replaced by compaction",
+            Self::Expired => "all rows expired",
+            Self::RangeDeleted => "all rows range-deleted",
             Self::DroppedTable => "dropped table",
             Self::LostAttempt => "output of a lost attempt at a finished job",
             Self::Uncommitted => "output of a killed flush or import",

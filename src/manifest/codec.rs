@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Version,
-    edit::{Edit, JobRecord, SstMove, SstRef},
+    Obsolete, Version,
+    edit::{Departure, Edit, JobRecord, SstMove, SstRef},
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
     proto::{self as pb, convert_required, level, required, stored_id},
     types::{JobId, Seq, SstId, SstMeta, TableSchema},
 };
@@ -29,6 +29,7 @@ pub(super) fn encode_edit(edit: &Edit) -> Bytes {
         schema: edit.schema.as_ref().map(Into::into),
         added: edit.added.iter().map(|sst| sst.as_ref().into()).collect(),
         removed: edit.removed.iter().map(Into::into).collect(),
+        departure: pb::Departure::from(edit.departure).into(),
         moved: edit
             .moved
             .iter()
@@ -57,6 +58,7 @@ pub(super) fn decode_edit(body: Bytes) -> Result<Edit> {
             .into_iter()
             .map(SstRef::try_from)
             .collect::<Result<_>>()?,
+        departure: departure(edit.departure)?,
         moved: edit
             .moved
             .into_iter()
@@ -95,9 +97,10 @@ impl From<&Version> for pb::ManifestSnapshot {
             flushed_seq: version.flushed_seq.0,
             jobs: jobs.map(|job| job.as_ref().into()).collect(),
             obsolete: obsolete
-                .map(|(sst, &since_ms)| pb::Obsolete {
+                .map(|(sst, obsolete)| pb::Obsolete {
                     sst: sst.to_string(),
-                    since_ms,
+                    since_ms: obsolete.since_ms,
+                    departure: pb::Departure::from(obsolete.departure).into(),
                 })
                 .collect(),
             range_deletes: version.range_deletes.iter().map(Into::into).collect(),
@@ -106,7 +109,7 @@ impl From<&Version> for pb::ManifestSnapshot {
 }
 
 impl TryFrom<pb::ManifestSnapshot> for Version {
-    type Error = crate::error::Error;
+    type Error = Error;
 
     fn try_from(snapshot: pb::ManifestSnapshot) -> Result<Self> {
         let schema = convert_required(snapshot.schema, "schema")?;
@@ -120,11 +123,33 @@ impl TryFrom<pb::ManifestSnapshot> for Version {
         };
         let mut version = Self::new(schema).apply(&edit)?;
         for obsolete in snapshot.obsolete {
-            version
-                .obsolete
-                .insert(stored_id(&obsolete.sst)?, obsolete.since_ms);
+            let sst = stored_id(&obsolete.sst)?;
+            let obsolete = Obsolete {
+                since_ms: obsolete.since_ms,
+                departure: departure(obsolete.departure)?,
+            };
+            version.obsolete.insert(sst, obsolete);
         }
         Ok(version)
+    }
+}
+
+impl From<Departure> for pb::Departure {
+    fn from(departure: Departure) -> Self {
+        match departure {
+            Departure::Replaced => Self::Replaced,
+            Departure::Expired => Self::Expired,
+            Departure::RangeDeleted => Self::RangeDeleted,
+        }
+    }
+}
+
+fn departure(number: i32) -> Result<Departure> {
+    match pb::Departure::try_from(number) {
+        Ok(pb::Departure::Replaced) => Ok(Departure::Replaced),
+        Ok(pb::Departure::Expired) => Ok(Departure::Expired),
+        Ok(pb::Departure::RangeDeleted) => Ok(Departure::RangeDeleted),
+        Err(_) => Err(Error::corrupt(format!("departure {number} is not known"))),
     }
 }
 
@@ -138,7 +163,7 @@ impl From<&SstRef> for pb::SstRef {
 }
 
 impl TryFrom<pb::SstRef> for SstRef {
-    type Error = crate::error::Error;
+    type Error = Error;
 
     fn try_from(sst: pb::SstRef) -> Result<Self> {
         Ok(Self {
@@ -149,7 +174,7 @@ impl TryFrom<pb::SstRef> for SstRef {
 }
 
 impl TryFrom<pb::SstMove> for SstMove {
-    type Error = crate::error::Error;
+    type Error = Error;
 
     fn try_from(moved: pb::SstMove) -> Result<Self> {
         Ok(Self {
@@ -175,7 +200,7 @@ impl From<&JobRecord> for pb::JobRecord {
 }
 
 impl TryFrom<pb::JobRecord> for JobRecord {
-    type Error = crate::error::Error;
+    type Error = Error;
 
     fn try_from(job: pb::JobRecord) -> Result<Self> {
         Ok(Self {
@@ -197,6 +222,6 @@ fn ssts(ssts: Vec<pb::SstMeta>) -> Result<Vec<Arc<SstMeta>>> {
         .collect()
 }
 
-fn ids<T: std::str::FromStr<Err = crate::error::Error>>(texts: &[String]) -> Result<Vec<T>> {
+fn ids<T: std::str::FromStr<Err = Error>>(texts: &[String]) -> Result<Vec<T>> {
     texts.iter().map(|text| stored_id(text)).collect()
 }

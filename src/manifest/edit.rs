@@ -55,6 +55,29 @@ pub struct JobRecord {
     pub created_ms: u64,
 }
 
+/// Why SSTs leave a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Departure {
+    /// A compaction has put others in their place, or found that no row is left.
+    #[default]
+    Replaced,
+    /// All their rows are past their time to live.
+    Expired,
+    /// A range delete hides all their rows.
+    RangeDeleted,
+}
+
+impl Departure {
+    /// The reason in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Replaced => "replaced",
+            Self::Expired => "expired",
+            Self::RangeDeleted => "range-deleted",
+        }
+    }
+}
+
 /// A change to a version: all of it or nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edit {
@@ -64,6 +87,8 @@ pub struct Edit {
     pub added: Vec<Arc<SstMeta>>,
     /// SSTs that leave; they become obsolete, unless they are another table's.
     pub removed: Vec<SstRef>,
+    /// Why these leave.
+    pub departure: Departure,
     /// SSTs that change their level and nothing else; their objects stay.
     pub moved: Vec<SstMove>,
     /// Every batch up to here is in SSTs from now on.

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::{Pins, SstRef, Version};
+use super::{Departure, Pins, SstRef, Version};
 use crate::types::{Seq, SstId, SstMeta};
 
-/// SSTs all of whose rows are expired or range-deleted for every reader. They can leave the version without being
-/// read. Inputs of recorded jobs are left to their jobs.
-pub fn hidden_ssts(version: &Version, pins: &Pins) -> Vec<SstRef> {
+/// SSTs all of whose rows are expired or range-deleted for every reader, and which of the two. They can leave the
+/// version without being read. Inputs of recorded jobs are left to their jobs.
+pub fn hidden_ssts(version: &Version, pins: &Pins) -> Vec<(SstRef, Departure)> {
     let expiry = pins.expiry;
     if expiry.is_none() && version.range_deletes.is_empty() {
         return Vec::new();
@@ -28,8 +28,15 @@ pub fn hidden_ssts(version: &Version, pins: &Pins) -> Vec<SstRef> {
         })
     };
     let ssts = version.ssts().filter(|sst| !inputs.contains(&sst.id));
-    let hidden = ssts.filter(|sst| is_expired(sst) || is_deleted(sst));
-    hidden.map(|sst| sst.as_ref().into()).collect()
+    let hidden = ssts.filter_map(|sst| {
+        let departure = match (is_expired(sst), is_deleted(sst)) {
+            (true, _) => Departure::Expired,
+            (false, true) => Departure::RangeDeleted,
+            (false, false) => return None,
+        };
+        Some((sst.as_ref().into(), departure))
+    });
+    hidden.collect()
 }
 
 /// Range deletes that hide no row of an SST, and none that is still to be flushed: those have seqs from

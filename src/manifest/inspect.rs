@@ -307,7 +307,8 @@ fn edit_summary(edit: &Edit) -> String {
         format!("{sst} to level {level}")
     }));
     if !edit.removed.is_empty() {
-        parts.push(format!("-{} ssts", edit.removed.len()));
+        let (ssts, departure) = (edit.removed.len(), edit.departure.as_str());
+        parts.push(format!("-{ssts} {departure} ssts"));
     }
     if !edit.added.is_empty() {
         let bytes: u64 = edit.added.iter().map(|sst| sst.bytes).sum();
@@ -379,7 +380,7 @@ impl VersionReport {
             jobs: jobs.collect(),
             range_deletes: deletes.collect(),
             obsolete: obsolete
-                .map(|(sst, since_ms)| (sst.to_string(), *since_ms))
+                .map(|(sst, obsolete)| (sst.to_string(), obsolete.since_ms))
                 .collect(),
         }
     }

@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use super::{
-    Catalog, Edit, JobRecord, Manifest, SstMove, SstRef, Version, WalIdentity, codec, invariants,
+    Catalog, Departure, Edit, JobRecord, Manifest, Obsolete, SstMove, SstRef, Version, WalIdentity,
+    codec, invariants,
 };
 use crate::{
     clock::Env,
@@ -109,7 +110,7 @@ fn edits_and_versions_survive_their_encoding() {
         ..Edit::default()
     };
     version = version.apply(&gone).unwrap();
-    assert_eq!(version.obsolete[&b.id], 5);
+    assert_eq!(version.obsolete[&b.id].since_ms, 5);
     assert_eq!(
         codec::decode_version(codec::encode_version(&version)).unwrap(),
         version
@@ -210,7 +211,11 @@ fn each_invariant_refuses_what_breaks_it() {
     invariants::check(&version).unwrap();
     assert_eq!(version.l0_runs_max(), 2);
     let mut doomed = version;
-    doomed.obsolete.insert(a.id, 1);
+    let left = Obsolete {
+        since_ms: 1,
+        departure: Departure::Replaced,
+    };
+    doomed.obsolete.insert(a.id, left);
     let error = invariants::check(&doomed).unwrap_err().to_string();
     assert!(error.contains("live_ssts_are_not_obsolete"), "{error}");
 }
@@ -399,13 +404,31 @@ fn stored_bodies_stay_readable() {
         at_ms: 5,
         ..Edit::default()
     };
-    let version = Version::new(schema())
-        .apply(&edit)
-        .unwrap()
-        .apply(&gone)
-        .unwrap();
+    let whole = Version::new(schema()).apply(&edit).unwrap();
+    let version = whole.apply(&gone).unwrap();
     let golden = crate::golden::check("manifest-snapshot-v1.bin", &codec::encode_version(&version));
     assert_eq!(codec::decode_version(golden).unwrap(), version);
+    for (departure, name) in [
+        (Departure::Expired, "expired"),
+        (Departure::RangeDeleted, "range-deleted"),
+    ] {
+        let edit = Edit {
+            departure,
+            ..gone.clone()
+        };
+        let golden = crate::golden::check(
+            &format!("manifest-edit-{name}-v1.bin"),
+            &codec::encode_edit(&edit),
+        );
+        assert_eq!(codec::decode_edit(golden).unwrap(), edit);
+        let version = whole.apply(&edit).unwrap();
+        assert_eq!(version.obsolete[&b.id].departure, departure);
+        let golden = crate::golden::check(
+            &format!("manifest-snapshot-{name}-v1.bin"),
+            &codec::encode_version(&version),
+        );
+        assert_eq!(codec::decode_version(golden).unwrap(), version);
+    }
     let edit = codec::CatalogEdit {
         created: vec![("flights".into(), TableId::from_parts(1, 2))],
         dropped: vec![TableId::from_parts(3, 4)],

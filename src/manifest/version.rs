@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::edit::{Edit, JobRecord, SstRef};
+use super::edit::{Departure, Edit, JobRecord, SstRef};
 use crate::{
     error::{Error, Result},
     types::{JobId, KeyRange, RangeDelete, Seq, SstId, SstMeta, TableId, TableSchema, Window},
@@ -76,6 +76,15 @@ impl WindowVersion {
     }
 }
 
+/// An SST that left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Obsolete {
+    /// When, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Why.
+    pub departure: Departure,
+}
+
 /// The state of a table at one moment. Copied on write; shared by everybody who reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
@@ -87,9 +96,8 @@ pub struct Version {
     pub flushed_seq: Seq,
     /// Jobs recorded and not yet ended.
     pub jobs: BTreeMap<JobId, Arc<JobRecord>>,
-    /// SSTs that left, and when, in milliseconds since the Unix epoch; their objects are still there. Those of
-    /// other tables are not among them.
-    pub obsolete: BTreeMap<SstId, u64>,
+    /// SSTs that left; their objects are still there. Those of other tables are not among them.
+    pub obsolete: BTreeMap<SstId, Obsolete>,
     /// Range deletes that may hide rows, by ascending seq.
     pub range_deletes: Vec<RangeDelete>,
     /// Derived: asked for by every write.
@@ -296,7 +304,11 @@ impl Version {
             if !window.leaving.insert(sst.id) {
                 return Err(gone(sst.id));
             }
-            self.obsolete.insert(sst.id, edit.at_ms);
+            let obsolete = Obsolete {
+                since_ms: edit.at_ms,
+                departure: edit.departure,
+            };
+            self.obsolete.insert(sst.id, obsolete);
         }
         for sst in moved {
             let window = windows.entry(sst.window).or_default();

@@ -7,7 +7,9 @@ use proptest::{collection, prelude::*};
 
 use super::*;
 use crate::{
-    manifest::{Checkpoint, JobRecord, Purpose, WindowVersion, checkpoints::Listed},
+    manifest::{
+        Checkpoint, Departure, JobRecord, Obsolete, Purpose, WindowVersion, checkpoints::Listed,
+    },
     types::{
         CheckpointId, Key, KeyRange, Retention, Seq, SstMeta, TableOptions, TableSchema, TaskId,
         Token, Window,
@@ -64,7 +66,7 @@ fn meta(id: SstId) -> Arc<SstMeta> {
 fn version(
     live: &BTreeSet<SstId>,
     jobs: &BTreeMap<u8, Vec<SstId>>,
-    left: &BTreeMap<SstId, u64>,
+    left: &BTreeMap<SstId, Obsolete>,
 ) -> Arc<Version> {
     let columns = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
     let schema = TableSchema::new(Arc::new(columns), &["k"], None, TableOptions::default());
@@ -127,7 +129,7 @@ fn objects(ssts: impl IntoIterator<Item = SstId>) -> Vec<ObjectInfo> {
 struct Scene {
     listed: BTreeSet<SstId>,
     live: BTreeSet<SstId>,
-    left: BTreeMap<SstId, u64>,
+    left: BTreeMap<SstId, Obsolete>,
     pinned: Vec<BTreeSet<SstId>>,
     held: BTreeSet<SstId>,
     pending: HashSet<SstId>,
@@ -176,7 +178,7 @@ impl Scene {
         let named = self.named();
         let is_over = |since_ms: u64| since_ms + self.grace_ms <= self.now_ms;
         let is_old = |sst: &SstId| match (self.left.get(sst), sst) {
-            (Some(left_ms), _) => is_over(*left_ms),
+            (Some(left), _) => is_over(left.since_ms),
             (None, SstId::Compacted { .. }) => true,
             (None, SstId::Flushed(_)) => is_over(sst.written_ms()),
         };
@@ -194,12 +196,24 @@ fn sst() -> impl Strategy<Value = SstId> {
     ]
 }
 
+fn left() -> impl Strategy<Value = Obsolete> {
+    let departure = prop_oneof![
+        Just(Departure::Replaced),
+        Just(Departure::Expired),
+        Just(Departure::RangeDeleted),
+    ];
+    (0..10u64, departure).prop_map(|(since_ms, departure)| Obsolete {
+        since_ms,
+        departure,
+    })
+}
+
 fn scene() -> impl Strategy<Value = Scene> {
     let few = || collection::btree_set(sst(), 0..3);
     let parts = (
         collection::btree_set(sst(), 0..17),
         few(),
-        collection::btree_map(sst(), 0..10u64, 0..5),
+        collection::btree_map(sst(), left(), 0..5),
         collection::vec(few(), 0..3),
         few(),
         collection::hash_set(sst(), 0..3),
@@ -241,8 +255,9 @@ proptest! {
             for (sst, verdict) in listed.iter().zip(&verdicts) {
                 let reason = verdict.deleted();
                 assert_eq!(reason.is_some(), wanted.contains(sst), "{sst}: {verdict}");
-                let is_known = scene.left.contains_key(sst);
-                assert_eq!(reason == Some(Deleted::LeftTable), reason.is_some() && is_known);
+                if let (Some(reason), Some(left)) = (reason, scene.left.get(sst)) {
+                    assert_eq!(reason, Deleted::from(left.departure));
+                }
             }
             let named = |ssts: &[SstId]| {
                 let names: Vec<_> = ssts.iter().map(|&sst| ObjectName::Sst(table(), sst)).collect();
@@ -277,9 +292,18 @@ fn reasons_are_told() {
         job: job(number),
         index,
     };
+    let left = |departure, since_ms| Obsolete {
+        since_ms,
+        departure,
+    };
     let scene = Scene {
         live: BTreeSet::from([flushed(1)]),
-        left: BTreeMap::from([(flushed(2), 40), (flushed(3), 60)]),
+        left: BTreeMap::from([
+            (flushed(2), left(Departure::Replaced, 40)),
+            (flushed(3), left(Departure::Replaced, 60)),
+            (flushed(13), left(Departure::Expired, 40)),
+            (flushed(14), left(Departure::RangeDeleted, 40)),
+        ]),
         pinned: vec![BTreeSet::from([flushed(4)])],
         held: BTreeSet::from([flushed(5)]),
         pending: HashSet::from([flushed(6)]),
@@ -288,10 +312,9 @@ fn reasons_are_told() {
     };
     let cases = [
         (layout::sst(table(), flushed(1)), "live"),
-        (
-            layout::sst(table(), flushed(2)),
-            "replaced by compaction, expired or deleted",
-        ),
+        (layout::sst(table(), flushed(2)), "replaced by compaction"),
+        (layout::sst(table(), flushed(13)), "all rows expired"),
+        (layout::sst(table(), flushed(14)), "all rows range-deleted"),
         (layout::sst(table(), flushed(3)), "within the grace"),
         (
             layout::sst(table(), flushed(4)),
