@@ -211,26 +211,23 @@ mod tests {
             index: 3,
         };
         let token = Token(4);
+        let id = SstId::Compacted {
+            task,
+            token,
+            part: 0,
+        };
         let output = SstMeta {
-            id: SstId::Compacted {
-                task,
-                token,
-                part: 0,
-            },
             level: 1,
             window: Window::new(-20, 20),
             bytes: 6,
             rows: 7,
             tombstones: 1,
-            key_min: Key::from(&b"a"[..]),
-            key_max: Key::from(&b"b"[..]),
             seq_min: Seq(8),
             seq_max: Seq(9),
             times: Some((-10, 11)),
-            schema_version: 1,
             rows_hash: 12,
             applied_seq: Seq(2),
-            home: None,
+            ..SstMeta::sample(id, "a-b")
         };
         TaskPart::Outcome(TaskOutcome {
             task,

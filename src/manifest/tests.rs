@@ -36,23 +36,17 @@ fn schema() -> TableSchema {
 }
 
 fn sst(number: u64, level: u8, keys: &str) -> Arc<SstMeta> {
-    let (min, max) = keys.split_once('-').unwrap();
     Arc::new(SstMeta {
-        id: SstId::flushed(number, 0),
         level,
         window: Window::new(0, 10_000),
         bytes: 100,
         rows: 10,
         tombstones: 1,
-        key_min: Key::from(min.as_bytes()),
-        key_max: Key::from(max.as_bytes()),
         seq_min: Seq(number),
         seq_max: Seq(number),
         times: Some((0, 9_999)),
-        schema_version: 1,
         rows_hash: number,
-        applied_seq: Seq(0),
-        home: None,
+        ..SstMeta::sample(SstId::flushed(number, 0), keys)
     })
 }
 

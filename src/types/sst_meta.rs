@@ -40,6 +40,30 @@ pub struct SstMeta {
 }
 
 impl SstMeta {
+    /// One for tests, as simple as can be: one row at level 0, without a window, written by this table. `keys` are
+    /// the least and the greatest, as in `"c-f"`.
+    #[cfg(test)]
+    pub(crate) fn sample(id: SstId, keys: &str) -> Self {
+        let (min, max) = keys.split_once('-').unwrap();
+        Self {
+            id,
+            level: 0,
+            window: Window::ALL,
+            bytes: 1,
+            rows: 1,
+            tombstones: 0,
+            key_min: Key::from(min.as_bytes()),
+            key_max: Key::from(max.as_bytes()),
+            seq_min: Seq(1),
+            seq_max: Seq(1),
+            times: None,
+            schema_version: 1,
+            applied_seq: Seq(0),
+            rows_hash: 0,
+            home: None,
+        }
+    }
+
     /// The table whose folder it is in, given the one whose manifest has it.
     pub fn home_in(&self, table: TableId) -> TableId {
         self.home.unwrap_or(table)

@@ -261,7 +261,6 @@ impl World {
                 .flat_map(|(seq, joined)| joined.iter().chain([seq]))
         };
         let sst = SstMeta {
-            id,
             level,
             window,
             bytes: rows.len() as u64 * ROW_BYTES,
@@ -272,10 +271,7 @@ impl World {
             seq_min: Seq(*seqs().min().unwrap()),
             seq_max: Seq(*seqs().max().unwrap()),
             times: Some(((*first).into(), (*last).into())),
-            schema_version: 1,
-            rows_hash: 0,
-            applied_seq: Seq(0),
-            home: None,
+            ..SstMeta::sample(id, "-")
         };
         self.rows.insert(id, rows);
         Arc::new(sst)

@@ -131,7 +131,6 @@ impl Drawing {
     fn sst(&mut self, words: &[&str]) {
         let number = self.ssts.len() as u64;
         let level: u8 = words[0].strip_prefix('L').unwrap().parse().unwrap();
-        let (first, last) = words[1].split_once('-').unwrap();
         let id = SstId::flushed(WRITTEN_MS, number.into());
         // Level 0 as listed, above all levels; the deeper, the older.
         let seq = match level {
@@ -150,21 +149,15 @@ impl Drawing {
             }
         }
         let sst = Arc::new(SstMeta {
-            id,
             level,
             window: self.window,
             bytes: words[2].parse().unwrap(),
             rows: 10,
             tombstones,
-            key_min: Key::from(first.as_bytes()),
-            key_max: Key::from(last.as_bytes()),
             seq_min: Seq(seqs.0),
             seq_max: Seq(seqs.1),
             times: Some((self.window.times().start, self.window.times().end - 1)),
-            schema_version: 1,
-            rows_hash: 0,
-            applied_seq: Seq(0),
-            home: None,
+            ..SstMeta::sample(id, words[1])
         });
         if words.contains(&"claimed") {
             self.claimed.push(sst.clone());

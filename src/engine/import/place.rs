@@ -79,29 +79,15 @@ mod tests {
     use super::*;
     use crate::{
         manifest::{Edit, JobRecord},
-        types::{JobId, KeyRange, Retention, Seq, SstId, TableOptions, TableSchema},
+        types::{JobId, KeyRange, Retention, SstId, TableOptions, TableSchema},
     };
 
     /// An SST as in `"0 c-f"`: its level, its least and its greatest key.
     fn sst(drawn: &str, number: u64) -> Arc<SstMeta> {
         let (level, keys) = drawn.split_once(' ').unwrap();
-        let (min, max) = keys.split_once('-').unwrap();
         Arc::new(SstMeta {
-            id: SstId::flushed(number, 0),
             level: level.parse().unwrap(),
-            window: Window::ALL,
-            bytes: 1,
-            rows: 1,
-            tombstones: 0,
-            key_min: Key::from(min.as_bytes()),
-            key_max: Key::from(max.as_bytes()),
-            seq_min: Seq(1),
-            seq_max: Seq(1),
-            times: None,
-            schema_version: 1,
-            rows_hash: 0,
-            applied_seq: Seq(0),
-            home: None,
+            ..SstMeta::sample(SstId::flushed(number, 0), keys)
         })
     }
 

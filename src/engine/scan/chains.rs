@@ -30,29 +30,13 @@ pub(super) fn chains(ssts: &[Arc<SstMeta>]) -> Vec<Vec<Arc<SstMeta>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Seq, SstId, Window};
+    use crate::types::SstId;
 
     #[test]
     fn disjoint_ssts_are_chained_and_overlapping_ones_are_not() {
         let sst = |keys: &str| {
-            let (min, max) = keys.split_once('-').unwrap();
-            Arc::new(SstMeta {
-                id: SstId::flushed(1, 0),
-                level: 0,
-                window: Window::ALL,
-                bytes: 1,
-                rows: 1,
-                tombstones: 0,
-                key_min: Key::from(min.as_bytes()),
-                key_max: Key::from(max.as_bytes()),
-                seq_min: Seq(1),
-                seq_max: Seq(1),
-                times: None,
-                schema_version: 1,
-                rows_hash: 0,
-                applied_seq: Seq(0),
-                home: None,
-            })
+            let id = SstId::flushed(1, 0);
+            Arc::new(SstMeta::sample(id, keys))
         };
         let show = |ssts: &[&str]| -> Vec<String> {
             let chains = chains(&ssts.iter().map(|keys| sst(keys)).collect::<Vec<_>>());

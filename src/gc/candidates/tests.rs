@@ -11,8 +11,8 @@ use crate::{
         Checkpoint, Departure, JobRecord, Obsolete, Purpose, WindowVersion, checkpoints::Listed,
     },
     types::{
-        CheckpointId, Key, KeyRange, Retention, Seq, SstMeta, TableOptions, TableSchema, TaskId,
-        Token, Window,
+        CheckpointId, KeyRange, Retention, Seq, SstMeta, TableOptions, TableSchema, TaskId, Token,
+        Window,
     },
 };
 
@@ -42,26 +42,6 @@ fn compacted(of: u8, token: u8) -> SstId {
     }
 }
 
-fn meta(id: SstId) -> Arc<SstMeta> {
-    Arc::new(SstMeta {
-        id,
-        level: 0,
-        window: Window::ALL,
-        bytes: 1,
-        rows: 1,
-        tombstones: 0,
-        key_min: Key::default(),
-        key_max: Key::default(),
-        seq_min: Seq(1),
-        seq_max: Seq(1),
-        times: None,
-        schema_version: 1,
-        rows_hash: 0,
-        applied_seq: Seq(0),
-        home: None,
-    })
-}
-
 /// A version with these SSTs, jobs with their inputs, and SSTs that left, with the time.
 fn version(
     live: &BTreeSet<SstId>,
@@ -72,7 +52,10 @@ fn version(
     let schema = TableSchema::new(Arc::new(columns), &["k"], None, TableOptions::default());
     let mut version = Version::new(schema.unwrap());
     let window = WindowVersion {
-        l0: live.iter().copied().map(meta).collect(),
+        l0: live
+            .iter()
+            .map(|&id| Arc::new(SstMeta::sample(id, "-")))
+            .collect(),
         ..WindowVersion::default()
     };
     version.windows.insert(Window::ALL, Arc::new(window));
