@@ -9,6 +9,7 @@ mod caches;
 mod checkpoints;
 mod clones;
 mod conformance;
+mod damage;
 mod deletion;
 mod documentation;
 mod durability;
