@@ -252,7 +252,7 @@ impl PlanLog for ObjectPlanLog {
         let (writer, records) = LogWriter::open_with(self.log.clone(), attempt, body).await?;
         self.claims.clear();
         self.epoch = Some(writer.epoch());
-        self.writer = Some(writer);
+        self.writer = Some(writer.resting());
         let mut replay = Replay::default();
         for record in records {
             let name = layout::log_record(layout::META, record.number);

@@ -2,7 +2,8 @@
 //!
 //! A claim must follow the newest record, and whoever claims must have read that. A writer that appends without pause
 //! would always have appended another one meanwhile; and whoever is to replace it would wait until it ends, which it
-//! may do only when it is replaced.
+//! may do only when it is replaced. (Engines learn from their catalog that they were, within a heartbeat, and leave
+//! their other logs to the new one: those need no rests.)
 
 use std::time::Duration;
 

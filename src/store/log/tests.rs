@@ -210,7 +210,8 @@ async fn a_log_is_taken_over_from_a_writer_that_never_rests() {
             fixture.faults.add(Fault::new(operation, "", delay));
         }
         let log = Log::new(fixture.store.clone(), "catalog", env.clone());
-        let (mut old, _) = LogWriter::open(log.clone(), || env.random()).await.unwrap();
+        let (old, _) = LogWriter::open(log.clone(), || env.random()).await.unwrap();
+        let mut old = old.resting();
         let appending = tokio::spawn(async move {
             for attempt in 0.. {
                 if let Err(error) = old.append(RecordKind::Edit, body("old"), attempt).await {

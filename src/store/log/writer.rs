@@ -41,7 +41,7 @@ pub struct LogWriter {
     snapshots: SnapshotRule,
     /// Records before this number are needless, and have been since then at the latest.
     obsolete: Option<(u64, Moment)>,
-    rests: Rests,
+    rests: Option<Rests>,
 }
 
 /// How one attempt to create a record ended.
@@ -198,12 +198,20 @@ impl LogWriter {
             tail_at: asked_at,
             snapshots: SnapshotRule::default(),
             obsolete: None,
-            rests: Rests::default(),
+            rests: None,
         };
         for record in records {
             writer.note(record, asked_at);
         }
         writer
+    }
+
+    /// The same, but it rests now and then while it is busy, so that another can take the log over. For a log that its
+    /// writer learns only from that it was taken over.
+    #[must_use]
+    pub fn resting(mut self) -> Self {
+        self.rests = Some(Rests::default());
+        self
     }
 
     /// Our epoch.
@@ -268,7 +276,9 @@ impl LogWriter {
             let bytes = body.len();
             return Err(Error::too_large(format!("log record of {bytes} bytes")));
         }
-        self.rests.rest(&self.log.env).await;
+        if let Some(rests) = &mut self.rests {
+            rests.rest(&self.log.env).await;
+        }
         let asked_at = self.log.env.moment();
         let number = self.last + 1;
         let record = Record {
@@ -304,7 +314,9 @@ impl LogWriter {
         }
         self.check_tail(&record).await?;
         self.note(&record, asked_at);
-        self.rests.appended(asked_at, &self.log.env);
+        if let Some(rests) = &mut self.rests {
+            rests.appended(asked_at, &self.log.env);
+        }
         Ok(number)
     }
 
