@@ -3,12 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use siltstone::{
-    config::{Bytes, EngineConfig, Millis, WalMode},
+    config::{Bytes, CompactionMode, EngineConfig, Millis, WalMode},
     engine::{Durability, Engine, ScanRequest, Table, WriteOptions},
+    error::ErrorKind,
     store::{
         Store,
         faulty::{Effect, Fault, Faults, Operation},
     },
+    threads::Turns,
 };
 use tempfile::{TempDir, tempdir};
 
@@ -102,4 +104,39 @@ async fn rows_that_a_full_disk_refused_are_flushed_before_the_engine_is_closed()
     let table = next.table("readings").unwrap();
     assert_eq!(scan(&table, ScanRequest::all()).await.num_rows(), 8_000);
     next.close().await.unwrap();
+}
+
+/// Its scheduler met the newer engine at every attempt to start a job, and did so again and again.
+#[test]
+fn an_engine_that_was_overtaken_stops_although_a_flush_hangs() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    Turns::block_on(&runtime, 1, async {
+        let (store, faults, mut config, _dir) = root(WalMode::None);
+        config.compaction.l0_runs_trigger = 2;
+        let old = open(&store, &config).await;
+        let table = create(&old).await;
+        for _ in 0..2 {
+            write(&table, 0, 10, BUFFERED).await;
+            table.flush().await.unwrap();
+        }
+        faults.add(Fault::new(Operation::Put, "/sst/", Effect::Block).times(1));
+        write(&table, 0, 10, BUFFERED).await;
+        let flush = tokio::spawn({
+            let table = table.clone();
+            async move { table.flush().await }
+        });
+        eventually("the flush hangs", async || faults.blocked() == 1).await;
+        let _new = open(&store, &config).await;
+        config.compaction.mode = CompactionMode::Local;
+        old.set_compaction(&config.compaction).await.unwrap();
+        // Time stands still, so that the heartbeat says nothing.
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(flush.is_finished(), "the engine goes on");
+        let lost = flush.await.unwrap().unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::Fenced);
+        faults.release();
+    });
 }

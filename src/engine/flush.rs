@@ -62,6 +62,9 @@ pub(super) async fn run(engine: Arc<EngineInner>, table: Arc<TableInner>) {
             tokio::select! {
                 biased;
                 () = table.cancel.cancelled() => return,
+                // A flush may wait for the store for long, and whoever else meets the newer engine would meet it again
+                // and again meanwhile.
+                error = table.manifest.fenced() => return engine.fail(error),
                 flushed = flush_slot(&engine, &table, &slot) => {
                     if let Err(error) = flushed {
                         return engine.fail(error);
