@@ -17,8 +17,8 @@ use siltstone::{
     meta::MetaService,
     node::MetaLink,
     store::{
-        Store,
-        faulty::{Effect, Faults, Weather},
+        Operation, Store,
+        faulty::{Effect, Fault, Faults, Weather},
     },
     types::JobId,
 };
@@ -125,10 +125,15 @@ impl Host {
         });
     }
 
-    /// It is gone, for ever.
+    /// It is gone, for ever: what it still asks is not answered.
     pub fn kill(&self) {
         self.cut();
         self.ended.cancel();
+        for faults in self.faults.lock().unwrap().iter() {
+            for operation in Operation::ALL {
+                faults.add(Fault::new(operation, "", Effect::Block));
+            }
+        }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -142,6 +147,9 @@ impl Host {
 
     /// A message on its way to or from meta.
     async fn pass(&self) -> Result<()> {
+        if self.is_dead() {
+            return std::future::pending().await;
+        }
         let (weather, is_cut) = {
             let state = self.state.lock().unwrap();
             (state.weather, state.is_cut || state.is_cut_from_meta)
@@ -196,13 +204,17 @@ impl Line {
         let answer = async {
             self.host.pass().await?;
             let meta = meta?;
-            meta.host.pass().await?;
+            let asking = async {
+                meta.host.pass().await?;
+                let answer = call(meta.service.clone()).await;
+                meta.host.pass().await?;
+                answer
+            };
             let answer = tokio::select! {
                 biased;
                 () = meta.host.death() => Err(Error::unavailable("meta is gone")),
-                answer = call(meta.service.clone()) => answer,
+                answer = asking => answer,
             };
-            meta.host.pass().await?;
             self.host.pass().await?;
             answer
         };

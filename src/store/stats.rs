@@ -31,7 +31,8 @@ pub enum Operation {
 impl Operation {
     /// How many there are.
     pub(super) const COUNT: usize = 7;
-    const ALL: [Self; Self::COUNT] = [
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [
         Self::Get,
         Self::Put,
         Self::Create,
