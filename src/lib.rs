@@ -34,6 +34,7 @@
 //! | [`compaction`] | plan, job, task, outcome; planner, scheduler, execution, proof |
 //! | [`gc`] | what may be deleted, and the deleting |
 //! | [`verify`] | whether what is stored is whole |
+//! | `threads` | where work that blocks runs, and how it waits; how simulations have it take turns |
 //! | [`meta`], [`node`], [`rpc`] | the control plane, its workers, and the wire between them |
 //!
 //! `compose` puts engine and control plane together, as the configuration says: [`Engine::open`].
