@@ -1,10 +1,17 @@
 //! Each seed runs in a process of its own, in which nothing is random: neither the order of hash maps nor what the
 //! runtime draws.
 
-use std::{env, process::Command};
+use std::{
+    env,
+    process::{Command, abort},
+    thread,
+    time::Duration,
+};
 
 use crate::told::Told;
 
+/// In real time: whoever never waits keeps simulated time from passing.
+const LIMIT: Duration = Duration::from_secs(900);
 const EVENT: &str = "event: ";
 const COUNT: &str = "count: ";
 
@@ -39,6 +46,15 @@ pub fn run(seed: u64) -> Told {
         "seed {seed} says nothing:\n{output}"
     );
     told
+}
+
+/// Has this process end although its simulation does not.
+pub fn limit() {
+    thread::spawn(|| {
+        thread::sleep(LIMIT);
+        eprintln!("it does not end within {LIMIT:?}: somebody may go round in circles");
+        abort();
+    });
 }
 
 /// Tells it to the process that started this one.

@@ -81,6 +81,7 @@ fn a_seed_repeats_itself() {
 #[ignore = "started by the others, with a seed in its environment"]
 fn one_cluster() {
     let seed = number("SIMULATION_SEED").expect("SIMULATION_SEED");
+    child::limit();
     told::log();
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
