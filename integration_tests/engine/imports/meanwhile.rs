@@ -1,11 +1,15 @@
 //! What others do while an import goes on, and what becomes of it when the store or the engine goes away.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
+use arrow::array::RecordBatch;
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use siltstone::{
     engine::{Engine, ImportOptions, ScanRequest},
-    error::ErrorKind,
+    error::{ErrorKind, Result},
     store::faulty::{Effect, Fault, Operation},
     types::{Alteration, MergeOperator, TableOptions, TimeRange},
 };
@@ -238,6 +242,43 @@ async fn imported_rows_combine_with_those_before_and_after_but_not_with_each_oth
     assert_eq!(rows(&bench.table).await, [(1, None, Some(131))]);
     bench.table.compact().await.unwrap();
     assert_eq!(rows(&bench.table).await, [(1, None, Some(131))]);
+}
+
+/// Whenever it begins: here it waits for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_has_the_columns_that_the_table_had_when_it_was_called() {
+    let bench = Bench::new(one_second_windows()).await;
+    let (release, released) = tokio::sync::oneshot::channel::<()>();
+    let held = stream::once(async move {
+        released.await.unwrap();
+        Ok(readings(&[(1, None, Some(1))]))
+    });
+    let import = |batches: BoxStream<'static, Result<RecordBatch>>, options: ImportOptions| {
+        let table = bench.table.clone();
+        tokio::spawn(async move { table.import(batches, options).await })
+    };
+    let options = ImportOptions::default();
+    let progress = options.progress.clone();
+    let begun = stream::iter([Ok(readings(&[(0, None, Some(0))]))]).chain(held);
+    let first = import(begun.boxed(), options);
+    eventually("the first one reads", async || progress.rows_read() == 1).await;
+    let asked = Arc::new(tokio::sync::Notify::new());
+    let tell = asked.clone();
+    let rows_2 = stream::once(async move {
+        tell.notify_one();
+        Ok(readings(&[(1_200, None, Some(2))]))
+    });
+    let second = import(rows_2.boxed(), ImportOptions::default());
+    asked.notified().await;
+    let field = arrow::datatypes::Field::new("note", arrow::datatypes::DataType::Utf8, true);
+    let operator = MergeOperator::LastValue;
+    let change = Alteration::AddColumn { field, operator };
+    bench.table.alter(&[change]).await.unwrap();
+    release.send(()).unwrap();
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    let batch = scan(&bench.table, ScanRequest::all()).await;
+    assert_eq!((batch.num_rows(), batch.num_columns()), (3, 4));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -146,6 +146,8 @@ pub(super) async fn import(
     let import = Import {
         engine: engine.clone(),
         table: inner.clone(),
+        // Before anything is asked of the caller, who may change the table meanwhile.
+        schema: inner.manifest.version().schema.clone(),
         pending: Arc::new(inner.pending.begin()),
         options,
     };
@@ -187,6 +189,8 @@ async fn feed(batches: impl Stream<Item = Result<RecordBatch>>, input: mpsc::Sen
 struct Import {
     engine: Arc<EngineInner>,
     table: Arc<TableInner>,
+    /// The columns that the rows have: those of the table when the import was called.
+    schema: TableSchema,
     pending: Arc<PendingSsts>,
     options: ImportOptions,
 }
@@ -245,7 +249,7 @@ impl Import {
             table: self.table.clone(),
             pending: self.pending.clone(),
             options: self.options.clone(),
-            schema: self.table.manifest.version().schema.clone(),
+            schema: self.schema.clone(),
             seq,
             handle: Handle::current(),
         };
