@@ -7,7 +7,8 @@ use super::Core;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Core {
-    /// Appends what is pending; looks who has the log when there has been nothing for a lease. Returns why it may not be in the log yet, or `None` when it is.
+    /// Appends what is pending; looks who has the log when there has been nothing for a lease. Returns why it may not be
+    /// in the log yet, or `None` when it is.
     ///
     /// Nodes that polled meanwhile were not heard: when it took long, every lease begins anew.
     pub(super) async fn persist(&mut self) -> Result<Option<Error>> {
