@@ -115,7 +115,7 @@ pub(super) struct Core {
     started: Duration,
     /// Changes in `state` that the log may not hold yet.
     pending: Vec<PlanUpdate>,
-    /// The last append did not come through.
+    /// The last append, or the last look at whose the log is, did not come through.
     log_away: bool,
     /// When to look whether another has taken the log over, if there is nothing to append until then.
     leads_until: Duration,
